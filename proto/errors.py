@@ -1,0 +1,59 @@
+"""One hierarchy of errors, each with the gRPC status a caller sees."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+import grpc
+from grpc import aio
+
+
+class LBError(Exception):
+    """Anything prefixlb refuses or fails to do; the message is for the caller."""
+
+    code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
+
+
+class InvalidRequest(LBError):
+    """The request cannot be served as it is, now or later."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class UnknownModel(LBError):
+    """No replica serves that model."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
+class Overloaded(LBError):
+    """Admission is full; the client may retry after a pause."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class NotReady(LBError):
+    """Allowed at another time only, such as a flush while requests run."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class Unavailable(LBError):
+    """Nobody can serve it now; the client may retry."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+
+class DeadlineExceeded(LBError):
+    """The caller's deadline passed before the answer was complete."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@asynccontextmanager
+async def as_status(context: aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+    """At a servicer's edge: an LBError inside becomes its status."""
+    try:
+        yield
+    except LBError as error:
+        await context.abort(error.code, str(error))

@@ -1,0 +1,34 @@
+"""Names of keys and streams in Redis, and how long things stay there.
+
+`prefixlb:{cluster}` prefixes everything, so that clusters can share a Redis.
+"""
+
+LEASE_TTL_S = 3.0
+"""A replica that does not renew its lease for this long is dead."""
+
+LEASE_PERIOD_S = 1.0
+"""Seconds between renewals, and between heartbeat batches of an idle replica."""
+
+STREAM_MAX_BATCHES = 10_000
+"""Batches kept in a delta stream; a reader further behind takes a snapshot."""
+
+STREAM_TTL_S = 60
+"""A stream nobody writes to for this long expires."""
+
+BATCH_FIELD = b"batch"
+"""The field of a stream entry that holds the serialised DeltaBatch."""
+
+
+def members(cluster: str) -> str:
+    """Sorted set of replica ids, scored by the unix time of their last renewal; pruned by writers."""
+    return f"prefixlb:{cluster}:replicas"
+
+
+def lease(cluster: str, replica_id: str) -> str:
+    """Serialised Lease with a TTL of LEASE_TTL_S; a replica lives while its key exists."""
+    return f"prefixlb:{cluster}:lease:{replica_id}"
+
+
+def deltas(cluster: str, replica_id: str) -> str:
+    """Stream of DeltaBatch entries, at most about STREAM_MAX_BATCHES."""
+    return f"prefixlb:{cluster}:deltas:{replica_id}"

@@ -1,0 +1,251 @@
+"""The trees and the pick, compiled.
+
+Buffers: `Tokens` is any C-contiguous buffer of u32, `Slots` of i32 (numpy arrays, array.array).
+A namespace is the pair (`extra_key`, `cache_salt`); empty means absent. Lengths are in tokens unless
+the name says otherwise. A broken protocol raises `TreeError` before anything is changed.
+"""
+
+from typing import final
+
+from typing_extensions import Buffer
+
+HASH_VERSION: int
+"""Names the chain hash; peers with another version cannot share deltas."""
+
+class TreeError(Exception):
+    """Wrong use of a tree: bad buffer type or length, unknown node, unlock of what is not locked."""
+
+class RouterError(Exception):
+    """Wrong use of a router: unknown replica, block size that contradicts the model's, malformed batch."""
+
+def derive_hash_key(secret: bytes) -> bytes:
+    """The 16-byte key of the chain hash: the first half of SHA-256("prefixlb-hash-v1" || secret)."""
+
+def chain_hashes(
+    tokens: Buffer,
+    *,
+    hash_key: bytes,
+    model: str,
+    block_size: int,
+    extra_key: str = "",
+    cache_salt: str = "",
+) -> list[int]:
+    """Chain hashes of the whole blocks of `tokens`, first block first. For tests and tools."""
+
+@final
+class Match:
+    length: int
+    """Tokens cached, a whole number of pages."""
+    node: int
+    """Handle of the node the match ends at; valid until that node is evicted; never reused."""
+
+@final
+class Insert:
+    prefix_length: int
+    """Tokens of the key that the tree held before."""
+    node: int
+    """Handle of the node the key ends at."""
+    duplicates: list[tuple[int, int]]
+    """Ranges [start, end) of positions whose slots the caller still owns and must free."""
+
+@final
+class Deltas:
+    events: bytes
+    """`repeated DeltaEvent events = 5` of a DeltaBatch in wire format: append to a serialised header."""
+    stored: int
+    """Blocks stored by these events."""
+    removed: int
+    """Blocks removed by these events."""
+    count: int
+    """Blocks in the tree after them."""
+    digest: int
+    """Wrapping sum of mix(hash) over those blocks, u64."""
+
+@final
+class TreeStats:
+    nodes: int
+    tokens: int
+    evictable: int
+    """Tokens on nodes nobody locks."""
+    protected: int
+    """Tokens on locked nodes. evictable + protected == tokens."""
+    locks: int
+    """Live receipts."""
+    evicted_total: int
+    """Tokens evicted since the tree was made."""
+
+@final
+class Tree:
+    """A replica's radix tree: full attention, LRU eviction, behaviour as in SGLang's TreeCore."""
+
+    def __init__(
+        self, *, page_size: int = 1, block_size: int = 16, hash_key: bytes, model: str
+    ) -> None:
+        """`block_size` must be a multiple of `page_size`."""
+    def match_prefix(
+        self, tokens: Buffer, slots_out: Buffer, *, extra_key: str = "", cache_salt: str = ""
+    ) -> Match:
+        """Longest cached whole-page prefix of `tokens` (u32, [n]).
+
+        Writes its slots to `slots_out` (i32, writable, at least [n]). May split a node, makes the path most
+        recent, frees nothing. The slots stay valid only while `node` is locked: lock before the next evict.
+        """
+    def peek(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int:
+        """Length `match_prefix` would return. Changes nothing."""
+    def insert(
+        self,
+        tokens: Buffer,
+        slots: Buffer,
+        *,
+        owned_from: int = 0,
+        counted_to: int = 0,
+        extra_key: str = "",
+        cache_salt: str = "",
+    ) -> Insert:
+        """Store the whole pages of `tokens` (u32, [n]) under `slots` (i32, [n]).
+
+        Positions below `owned_from` are the tree's own already. Of the rest, those the tree held before are
+        `duplicates`: the tree keeps its slots, the caller frees its own. `counted_to`: up to which position
+        this request was counted as a hit before.
+        """
+    def lock(self, node: int) -> int:
+        """Protect the path from `node` to the root from eviction. Returns a receipt for one `unlock`."""
+    def unlock(self, receipt: int) -> None: ...
+    def evict(self, num_tokens: int) -> bytes:
+        """Evict unlocked leaves, least recent first, until `num_tokens` are freed or none is left.
+
+        Returns their slots as i32 in native byte order; possibly more than asked, by the last leaf's rest.
+        """
+    def reset(self) -> bytes:
+        """Drop everything; TreeError while anything is locked. Returns all slots, as `evict`. Emits Cleared."""
+    def drain_deltas(self) -> Deltas | None:
+        """What changed since the last call, None if nothing did."""
+    def snapshot(self, max_blocks: int = 65536) -> list[bytes]:
+        """All blocks, as chunks of serialised events like `Deltas.events`, parents first. Drain deltas before."""
+    def count_digest(self) -> tuple[int, int]:
+        """(blocks, digest) of the tree as it is, drained or not."""
+    def stats(self) -> TreeStats: ...
+    def dump(self) -> str:
+        """The tree as indented text, one node a line with length, lock_ref and slots; for tests and eyes."""
+    def check(self) -> None:
+        """Recompute every invariant; TreeError names the first that fails. For tests."""
+
+@final
+class Applied:
+    outcome: str
+    """"applied", "stale" (seq seen before), "gap", "epoch" (another epoch), "mismatch" (count or digest)."""
+    epoch: int
+    """Of the batch."""
+    seq: int
+    stored: int
+    removed: int
+
+@final
+class Load:
+    """As in delta.proto, as of the replica's last batch."""
+
+    running: int
+    waiting: int
+    pending_tokens: int
+    free_slots: int
+    evictable_slots: int
+    total_slots: int
+    draining: bool
+
+@final
+class Candidate:
+    """One replica's side of a pick; tokens unless the name says otherwise. As in admin.proto."""
+
+    replica: str
+    eligible: bool
+    matched: int
+    expected: int
+    ahead: float
+    delayed_requests: float
+    decode_pressure: float
+    cost: float
+
+@final
+class Pick:
+    replica: str
+    matched: int
+    """Tokens of the prompt in the picked replica's mirror."""
+    available: int
+    """The best match among all eligible replicas."""
+    reason: str
+    """"prefix", "load", "cold" or "policy"."""
+    ticket: int
+    """Names this prompt while it is in flight; 0 for a dry pick."""
+
+@final
+class Mirror:
+    """What the router knows of one replica."""
+
+    epoch: int
+    seq: int
+    count: int
+    digest: int
+    size_bytes: int
+
+@final
+class Router:
+    """The router's index, load table, prompts in flight and policy. No I/O; thread safe."""
+
+    def __init__(
+        self,
+        *,
+        hash_key: bytes,
+        policy: str = "cost",
+        k: float = 1.5,
+        decode_weight: float = 1.0,
+        in_flight_ttl_s: float = 60.0,
+        seed: int = 0,
+    ) -> None:
+        """`policy`: "cost", "round_robin", "random" or "least_load". ValueError on another."""
+    def add_replica(self, replica: str, *, model: str, block_size: int) -> None:
+        """Known with an empty mirror at epoch 0 and not eligible. Its model's first replica sets the block size."""
+    def remove_replica(self, replica: str) -> None:
+        """Forget it, its mirror and its prompts in flight. Unknown: nothing happens."""
+    def set_eligible(self, replica: str, eligible: bool) -> None:
+        """Whether it can be picked. A draining replica is not, whatever is set here."""
+    def apply(self, replica: str, batch: bytes) -> Applied:
+        """Apply a serialised DeltaBatch that continues the mirror: same epoch, next seq.
+
+        Anything else changes nothing but the load ("gap" and "epoch" too carry the newest load), except
+        "mismatch", whose events are applied. Prompts in flight end where their blocks are stored.
+        """
+    def clear(self, replica: str) -> None:
+        """Forget the mirror's blocks; epoch 0, seq 0. Prompts in flight stay."""
+    def apply_snapshot(self, replica: str, batch: bytes, last: bool) -> Applied:
+        """Add one chunk of a snapshot to a cleared mirror; the last one sets epoch, seq and proves count, digest."""
+    def mirror(self, replica: str) -> Mirror: ...
+    def load(self, replica: str) -> Load: ...
+    def blocks(self, replica: str) -> list[int]:
+        """The hashes in its mirror, sorted; for audits and tests."""
+    def pick(
+        self,
+        tokens: Buffer,
+        *,
+        model: str,
+        extra_key: str = "",
+        cache_salt: str = "",
+        exclude: list[str] = ...,
+        now_s: float,
+        dry: bool = False,
+    ) -> Pick | None:
+        """The replica for this prompt, None if none of the model is eligible.
+
+        Unless `dry`, the prompt is in flight there until `release`, its blocks count as expected, and its
+        uncached tokens as ahead of others until `prefilled`. `now_s`: a monotonic clock.
+        """
+    def explain(
+        self, tokens: Buffer, *, model: str, extra_key: str = "", cache_salt: str = "", now_s: float
+    ) -> list[Candidate]: ...
+    def prefilled(self, ticket: int) -> None:
+        """The first answer token came: its prefill is done. Unknown tickets are ignored."""
+    def release(self, ticket: int) -> None:
+        """The request ended, however it did."""
+    def in_flight(self, replica: str) -> int:
+        """Requests picked there and not released."""
+    def check(self) -> None:
+        """Recompute every invariant of the index; RouterError names the first that fails. For tests."""

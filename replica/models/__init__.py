@@ -1,0 +1,1 @@
+"""Models the engine can run: weights, forward pass, sampler."""

@@ -1,0 +1,1 @@
+"""Where the router learns which replicas there are."""

@@ -1,0 +1,23 @@
+"""Fixtures that several subjects share: a real redis-server."""
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from router.cli.redis_server import redis_server
+
+
+@pytest.fixture(scope="session")
+def redis_process_url() -> Iterator[str]:
+    """URL of a private redis-server that lives as long as the test session."""
+    with redis_server() as url:
+        yield url
+
+
+@pytest.fixture
+def redis_url(redis_process_url: str) -> str:
+    """URL of an empty Redis."""
+    with redis.Redis.from_url(redis_process_url) as client:
+        client.flushall()
+    return redis_process_url
