@@ -1,1 +1,1 @@
-"""All that two processes must agree on: messages, keys in Redis, errors, and how text becomes token ids."""
+"""All that two processes must agree on: messages, keys in Redis, errors, text to token ids."""

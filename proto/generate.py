@@ -1,7 +1,7 @@
 """Generate the Python modules of proto/prefixlb: `python -m proto.generate [--check]`.
 
-protoc names modules by their path under proto/; inside the distribution they live in the package `proto`,
-so imports between them are rewritten.
+protoc names modules by their path under proto/; inside the distribution they live in the
+package `proto`, so imports between them are rewritten.
 """
 
 import re

@@ -20,7 +20,7 @@ BATCH_FIELD = b"batch"
 
 
 def members(cluster: str) -> str:
-    """Sorted set of replica ids, scored by the unix time of their last renewal; pruned by writers."""
+    """Sorted set of replica ids, scored by the unix time of their last renewal; pruned."""
     return f"prefixlb:{cluster}:replicas"
 
 

@@ -1,7 +1,8 @@
 """The trees and the pick, compiled.
 
 Buffers: `Tokens` is any C-contiguous buffer of u32, `Slots` of i32 (numpy arrays, array.array).
-A namespace is the pair (`extra_key`, `cache_salt`); empty means absent. Lengths are in tokens unless
+A namespace is the pair (`extra_key`, `cache_salt`); empty means absent. Lengths are in tokens
+unless
 the name says otherwise. A broken protocol raises `TreeError` before anything is changed.
 """
 
@@ -13,13 +14,19 @@ HASH_VERSION: int
 """Names the chain hash; peers with another version cannot share deltas."""
 
 class TreeError(Exception):
-    """Wrong use of a tree: bad buffer type or length, unknown node, unlock of what is not locked."""
+    """Wrong use of a tree: bad buffer type or length, unknown node, unlock of what is not
+    locked.
+    """
 
 class RouterError(Exception):
-    """Wrong use of a router: unknown replica, block size that contradicts the model's, malformed batch."""
+    """Wrong use of a router: unknown replica, block size that contradicts the model's,
+    malformed batch.
+    """
 
 def derive_hash_key(secret: bytes) -> bytes:
-    """The 16-byte key of the chain hash: the first half of SHA-256("prefixlb-hash-v1" || secret)."""
+    """The 16-byte key of the chain hash: the first half of SHA-256("prefixlb-hash-v1" ||
+    secret).
+    """
 
 def chain_hashes(
     tokens: Buffer,
@@ -51,7 +58,9 @@ class Insert:
 @final
 class Deltas:
     events: bytes
-    """`repeated DeltaEvent events = 5` of a DeltaBatch in wire format: append to a serialised header."""
+    """`repeated DeltaEvent events = 5` of a DeltaBatch in wire format: append to a serialised
+    header.
+    """
     stored: int
     """Blocks stored by these events."""
     removed: int
@@ -87,8 +96,10 @@ class Tree:
     ) -> Match:
         """Longest cached whole-page prefix of `tokens` (u32, [n]).
 
-        Writes its slots to `slots_out` (i32, writable, at least [n]). May split a node, makes the path most
-        recent, frees nothing. The slots stay valid only while `node` is locked: lock before the next evict.
+        Writes its slots to `slots_out` (i32, writable, at least [n]). May split a node, makes the
+        path most
+        recent, frees nothing. The slots stay valid only while `node` is locked: lock before the
+        next evict.
         """
     def peek(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int:
         """Length `match_prefix` would return. Changes nothing."""
@@ -104,36 +115,49 @@ class Tree:
     ) -> Insert:
         """Store the whole pages of `tokens` (u32, [n]) under `slots` (i32, [n]).
 
-        Positions below `owned_from` are the tree's own already. Of the rest, those the tree held before are
-        `duplicates`: the tree keeps its slots, the caller frees its own. `counted_to`: up to which position
+        Positions below `owned_from` are the tree's own already. Of the rest, those the tree held
+        before are
+        `duplicates`: the tree keeps its slots, the caller frees its own. `counted_to`: up to
+        which position
         this request was counted as a hit before.
         """
     def lock(self, node: int) -> int:
-        """Protect the path from `node` to the root from eviction. Returns a receipt for one `unlock`."""
+        """Protect the path from `node` to the root from eviction. Returns a receipt for one
+        `unlock`.
+        """
     def unlock(self, receipt: int) -> None: ...
     def evict(self, num_tokens: int) -> bytes:
         """Evict unlocked leaves, least recent first, until `num_tokens` are freed or none is left.
 
-        Returns their slots as i32 in native byte order; possibly more than asked, by the last leaf's rest.
+        Returns their slots as i32 in native byte order; possibly more than asked, by the last
+        leaf's rest.
         """
     def reset(self) -> bytes:
-        """Drop everything; TreeError while anything is locked. Returns all slots, as `evict`. Emits Cleared."""
+        """Drop everything; TreeError while anything is locked. Returns all slots, as `evict`.
+        Emits Cleared.
+        """
     def drain_deltas(self) -> Deltas | None:
         """What changed since the last call, None if nothing did."""
     def snapshot(self, max_blocks: int = 65536) -> list[bytes]:
-        """All blocks, as chunks of serialised events like `Deltas.events`, parents first. Drain deltas before."""
+        """All blocks, as chunks of serialised events like `Deltas.events`, parents first. Drain
+        deltas before.
+        """
     def count_digest(self) -> tuple[int, int]:
         """(blocks, digest) of the tree as it is, drained or not."""
     def stats(self) -> TreeStats: ...
     def dump(self) -> str:
-        """The tree as indented text, one node a line with length, lock_ref and slots; for tests and eyes."""
+        """The tree as indented text, one node a line with length, lock_ref and slots; for tests
+        and eyes.
+        """
     def check(self) -> None:
         """Recompute every invariant; TreeError names the first that fails. For tests."""
 
 @final
 class Applied:
     outcome: str
-    """"applied", "stale" (seq seen before), "gap", "epoch" (another epoch), "mismatch" (count or digest)."""
+    """"applied", "stale" (seq seen before), "gap", "epoch" (another epoch), "mismatch" (count
+    or digest).
+    """
     epoch: int
     """Of the batch."""
     seq: int
@@ -203,7 +227,9 @@ class Router:
     ) -> None:
         """`policy`: "cost", "round_robin", "random" or "least_load". ValueError on another."""
     def add_replica(self, replica: str, *, model: str, block_size: int) -> None:
-        """Known with an empty mirror at epoch 0 and not eligible. Its model's first replica sets the block size."""
+        """Known with an empty mirror at epoch 0 and not eligible. Its model's first replica
+        sets the block size.
+        """
     def remove_replica(self, replica: str) -> None:
         """Forget it, its mirror and its prompts in flight. Unknown: nothing happens."""
     def set_eligible(self, replica: str, eligible: bool) -> None:
@@ -211,13 +237,16 @@ class Router:
     def apply(self, replica: str, batch: bytes) -> Applied:
         """Apply a serialised DeltaBatch that continues the mirror: same epoch, next seq.
 
-        Anything else changes nothing but the load ("gap" and "epoch" too carry the newest load), except
+        Anything else changes nothing but the load ("gap" and "epoch" too carry the newest load),
+        except
         "mismatch", whose events are applied. Prompts in flight end where their blocks are stored.
         """
     def clear(self, replica: str) -> None:
         """Forget the mirror's blocks; epoch 0, seq 0. Prompts in flight stay."""
     def apply_snapshot(self, replica: str, batch: bytes, last: bool) -> Applied:
-        """Add one chunk of a snapshot to a cleared mirror; the last one sets epoch, seq and proves count, digest."""
+        """Add one chunk of a snapshot to a cleared mirror; the last one sets epoch, seq and
+        proves count, digest.
+        """
     def mirror(self, replica: str) -> Mirror: ...
     def load(self, replica: str) -> Load: ...
     def blocks(self, replica: str) -> list[int]:
@@ -235,7 +264,8 @@ class Router:
     ) -> Pick | None:
         """The replica for this prompt, None if none of the model is eligible.
 
-        Unless `dry`, the prompt is in flight there until `release`, its blocks count as expected, and its
+        Unless `dry`, the prompt is in flight there until `release`, its blocks count as expected,
+        and its
         uncached tokens as ahead of others until `prefilled`. `now_s`: a monotonic clock.
         """
     def explain(
@@ -248,4 +278,6 @@ class Router:
     def in_flight(self, replica: str) -> int:
         """Requests picked there and not released."""
     def check(self) -> None:
-        """Recompute every invariant of the index; RouterError names the first that fails. For tests."""
+        """Recompute every invariant of the index; RouterError names the first that fails. For
+        tests.
+        """

@@ -1,1 +1,1 @@
-"""A replica: the authoritative radix tree, a KV slot pool, and an engine that runs a model over its slots."""
+"""A replica: the authoritative tree, a KV slot pool, and an engine that runs a model over it."""

@@ -1,4 +1,4 @@
-"""What the engine asks of a model: one forward pass over a mixed batch, reading and writing slots."""
+"""What the engine asks of a model: a forward pass over a mixed batch, in and out of slots."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -65,7 +65,7 @@ class Model(Protocol):
     """Of weights, keys and values: float32 on CPU, bfloat16 on CUDA."""
 
     def forward(self, batch: Batch, pool: SlotPool) -> torch.Tensor:
-        """Logits (float32, [segments that want them, vocab_size]) of each such segment's last token.
+        """Logits (float32, [segments that want them, vocab_size]) of their last tokens.
 
         Called under torch.inference_mode, from one thread.
         """

