@@ -13,7 +13,7 @@ from router.fleet import Fleet
 @dataclass(frozen=True)
 class Prompt:
     model: str
-    tokens: array[int] | None
+    tokens: "array[int] | None"
     """u32, at least one; None: the text must be tokenised by the replica, nothing matches."""
 
 
