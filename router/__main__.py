@@ -16,8 +16,6 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import add_AdminServicer_to_server
@@ -32,7 +30,7 @@ from router.fleet import Fleet
 from router.front import Front
 from router.health import Readiness
 from router.metrics import Metrics
-from router.redis_link import RedisLink
+from router.redis_link import RedisLink, open_redis
 from router.replica_state import ask_lease
 from router.settings import RouterSettings, read_settings
 from router.subscriber import Subscriber
@@ -77,7 +75,7 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
     server = _server(settings.max_message_bytes)
     port = _listen(server, settings.host, settings.port)
     with _metrics_page(metrics, settings.metrics_host, settings.metrics_port) as metrics_port:
-        async with _redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
+        async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
             router, fleet, front, readiness, background = _build(
                 settings, hash_key, metrics, redis, tasks, server
             )
@@ -184,13 +182,6 @@ def _metrics_page(metrics: Metrics, host: str, port: int) -> Iterator[int]:
         page.shutdown()
         page.server_close()
         thread.join()
-
-
-def _redis(url: str) -> Redis:
-    """Whoever uses it retries in his own time."""
-    return Redis.from_url(
-        url, socket_timeout=5.0, socket_connect_timeout=2.0, retry=Retry(NoBackoff(), 0)
-    )
 
 
 async def serve(settings: RouterSettings, hash_key: bytes) -> None:

@@ -106,7 +106,8 @@ class Fleet:
         if asked in served:
             return asked
         if asked in self._known_models or not served:
-            raise Unavailable(f"no replica of model {asked!r} is there" if asked else "no replica")
+            of_model = f" of model {asked!r}" if asked else ""
+            raise Unavailable(f"no replica{of_model} is there")
         if not asked and len(served) == 1:
             return served.pop()
         wanted = f"unknown model {asked!r}" if asked else "the request names no model"

@@ -13,6 +13,7 @@ from grpc import aio
 from proto.prefixlb.v1.replica_pb2 import SnapshotResponse
 from radix_rs import Router, RouterError
 from router.backoff import pauses
+from router.replica_state import failure
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class Mirror:
                         "snapshot failed replica=%s attempt=%d error=%s",
                         self._replica,
                         self.totals.snapshots,
-                        _reason(error),
+                        failure(error),
                     )
                 await self._sleep(pause_s)
             self._catch_up()
@@ -192,9 +193,3 @@ class Mirror:
         self.state = state
         if state is SyncState.SNAPSHOT:
             self._wanted.set()
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, aio.AioRpcError):
-        return f"{error.code().name}: {error.details()}"
-    return str(error)

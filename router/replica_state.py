@@ -158,6 +158,13 @@ def open_channel(address: str, max_message_bytes: int) -> aio.Channel:
     )
 
 
+def failure(error: Exception) -> str:
+    """An error on one line, for logs."""
+    if isinstance(error, aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error)
+
+
 async def ask_lease(address: str) -> Lease:
     """The lease of the replica at `address`, by Replica.Info. Raises AioRpcError."""
     async with open_channel(address, 2**20) as channel:

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from proto import keys
 from router.backoff import pauses
-from router.redis_link import RedisLink
+from router.redis_link import RedisLink, reply_timeout
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,8 @@ class Subscriber:
         for key, stream in list(self._streams.items()):
             if stream.cursor is not None and now - stream.heard_s < SILENCE_S:
                 continue
-            last = cast(Entries, await self._redis.xrevrange(key, count=1))
+            async with reply_timeout():
+                last = cast(Entries, await self._redis.xrevrange(key, count=1))
             end = last[0][0].decode() if last else BEGIN
             if stream.cursor is None:
                 stream.cursor = end
@@ -128,11 +129,12 @@ class Subscriber:
             self._changed.clear()
             await self._changed.wait()
             return
-        answer = await self._redis.xread(
-            {key: stream.cursor or BEGIN for key, stream in reading.items()},
-            count=READ_BATCHES,
-            block=int(BLOCK_S * 1000),
-        )
+        async with reply_timeout():
+            answer = await self._redis.xread(
+                {key: stream.cursor or BEGIN for key, stream in reading.items()},
+                count=READ_BATCHES,
+                block=int(BLOCK_S * 1000),
+            )
         now, wall = self._clock(), self._wall_clock()
         for name, batches in cast(list[tuple[bytes, Entries]], answer):
             key = name.decode()

@@ -11,7 +11,7 @@ from grpc import aio
 from proto.errors import InvalidModel
 from proto.text import TextCodec
 from router.backoff import pauses
-from router.replica_state import ReplicaState
+from router.replica_state import ReplicaState, failure
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,8 @@ class Tokenizers:
     async def provide(self, state: ReplicaState) -> None:
         """Set `state.codec`, from what is here or from the replica, asked until it answers."""
         digest = state.lease.tokenizer_digest
+        if not digest:
+            return  # it takes token ids only
         for pause_s in pauses(self._rng):
             try:
                 async with self._fetching[digest]:
@@ -34,7 +36,7 @@ class Tokenizers:
                     self._codecs[digest] = state.codec = codec
                 return
             except (aio.AioRpcError, InvalidModel) as error:
-                log.warning("no tokenizer yet replica=%s error=%s", state.id, error)
+                log.warning("no tokenizer yet replica=%s error=%s", state.id, failure(error))
             await asyncio.sleep(pause_s)
 
 

@@ -16,7 +16,6 @@ from grpc import aio
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio as health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from proto import keys
@@ -29,6 +28,7 @@ from proto.prefixlb.v1.inference_pb2_grpc import (
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaServicer, add_ReplicaServicer_to_server
 from proto.text import TextCodec
 from radix_rs import HASH_VERSION
+from router.redis_link import open_redis
 from tests.fakes import Blocks, chain_hashes, hash_key
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -47,6 +47,8 @@ class Script:
     fail_after: int | None = None
     """Answer UNAVAILABLE after this many messages."""
     store: bool = True
+    metadata: tuple[tuple[str, str], ...] = ()
+    """Initial metadata of the answer."""
 
 
 @dataclass
@@ -77,6 +79,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
         self.id, self.model, self.cluster, self.block_size = replica_id, model, cluster, block_size
         self.hash_version = hash_version
         self.codec = codec
+        self.announced_digest = codec.digest() if codec else b""
         self.script = Script()
         self.served: list[Served] = []
         self.running = 0
@@ -116,7 +119,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
 
     async def start(self, *, leased: bool = True) -> None:
         """Listen (on the port of the life before, if any), publish and renew the lease."""
-        self._redis = Redis.from_url(self._redis_url)
+        self._redis = open_redis(self._redis_url)
         self._server = aio.server(options=[("grpc.so_reuseport", 0)])
         self.health = health_aio.HealthServicer()
         add_InferenceServicer_to_server(self, self._server)
@@ -205,7 +208,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
             hash_version=self.hash_version,
             epoch=self.epoch,
             seq=self.seq,
-            tokenizer_digest=self.codec.digest() if self.codec else b"",
+            tokenizer_digest=self.announced_digest,
         )
 
     # What it serves
@@ -222,6 +225,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
             if script.refuse is not None:
                 await context.abort(script.refuse, f"{self.id} says {script.refuse.name}")
             await asyncio.sleep(script.first_after_s)
+            await context.send_initial_metadata(script.metadata)
             ids = list(request.tokens.ids)
             namespace = {"extra_key": request.extra_key, "cache_salt": request.cache_salt}
             chain = self.chain(ids, **namespace)

@@ -78,6 +78,11 @@ class LiveRouter:
     def member(self, replica: FakeReplica) -> Any:
         return self.parts.fleet.members[replica.id]
 
+    def has_codecs(self, *replicas: FakeReplica) -> bool:
+        """Whether the tokenizers of all `replicas` are known."""
+        members = self.parts.fleet.members
+        return all(r.id in members and members[r.id].state.codec for r in replicas)
+
     def equal(self, replica: FakeReplica) -> bool:
         """Whether the mirror streams and holds exactly the replica's blocks."""
         member = self.parts.fleet.members.get(replica.id)

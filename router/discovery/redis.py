@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from proto import keys
 from proto.prefixlb.v1.delta_pb2 import Lease
 from router.backoff import pauses
-from router.redis_link import RedisLink
+from router.redis_link import RedisLink, reply_timeout
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,8 @@ class LeaseDiscovery:
         retry = pauses(self._rng)
         while True:
             try:
-                members, leases = await self._read()
+                async with reply_timeout():
+                    members, leases = await self._read()
             except (RedisError, OSError) as error:
                 self._link.failed(error)
                 self._absent.clear()  # what was absent before Redis went says nothing afterwards

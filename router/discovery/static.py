@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from grpc import aio
 
 from proto.prefixlb.v1.delta_pb2 import Lease
+from router.replica_state import failure
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class StaticDiscovery:
             lease = await self._ask(address)
         except aio.AioRpcError as error:
             if address not in self._leases:
-                log.warning("replica does not answer address=%s error=%s", address, error.details())
+                log.warning("replica does not answer address=%s error=%s", address, failure(error))
             return
         known = self._leases.get(address)
         lease.address = address  # what it calls itself may not be reachable from here
