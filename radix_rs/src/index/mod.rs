@@ -27,6 +27,8 @@ mod mirror;
 mod replica_set;
 mod run;
 mod shape;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 use crate::chain::mix;
