@@ -1,5 +1,7 @@
 """The compiled tree against the naive model, on random operations."""
 
+from __future__ import annotations
+
 from array import array
 from collections.abc import Sequence
 
