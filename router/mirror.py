@@ -76,7 +76,7 @@ class Mirror:
         self._held: deque[bytes] = deque()
         self._held_bytes = 0
         self._seen: deque[int] = deque(maxlen=8)
-        """Epochs of batches, latest last."""
+        """Epochs heard of."""
         self._ended: deque[int] = deque(maxlen=16)
         """Epochs that are over; batches of theirs may still be on their way."""
 
@@ -93,8 +93,7 @@ class Mirror:
             self._refuse(error)
             return
         self.totals.batches += 1
-        if applied.epoch not in self._seen:
-            self._seen.append(applied.epoch)
+        self._see(applied.epoch)
         match self.state, applied.outcome:
             case SyncState.COLD, _:
                 self._move(SyncState.SNAPSHOT, "first good batch")
@@ -113,6 +112,7 @@ class Mirror:
         """The replica says so elsewhere than in its stream, which may be late or cut."""
         current = self._router.mirror(self._replica).epoch
         if self.state is SyncState.STREAMING and epoch not in (current, *self._ended):
+            self._see(epoch)
             self._new_epoch(epoch)
 
     async def run(self) -> None:
@@ -152,7 +152,8 @@ class Mirror:
             if applied.outcome != "applied":
                 self.totals.mismatches += 1
                 raise SnapshotFailed(f"its digest does not prove it: {applied.outcome}")
-            # Epochs read before the snapshot was asked for, and not its own, are over.
+            self._see(applied.epoch)
+            # Epochs heard of before the snapshot was asked for, and not its own, are over.
             self._ended.extend(before - {applied.epoch} - set(self._ended))
             return
         raise SnapshotFailed("it ended before its last chunk")
@@ -163,6 +164,10 @@ class Mirror:
         self._move(SyncState.STREAMING, f"snapshot, {len(held)} batches held")
         for data in held:
             self.batch(data)
+
+    def _see(self, epoch: int) -> None:
+        if epoch not in self._seen:
+            self._seen.append(epoch)
 
     def _new_epoch(self, epoch: int) -> None:
         self.totals.epochs += 1
