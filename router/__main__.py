@@ -51,20 +51,29 @@ class CannotListen(Exception):
 
 
 @dataclass(frozen=True)
+class Parts:
+    """What a router is made of."""
+
+    router: Router
+    discovery: Discovery
+    subscriber: Subscriber
+    fleet: Fleet
+    front: Front
+    readiness: Readiness
+
+
+@dataclass(frozen=True)
 class Running:
     """A router that serves."""
 
+    parts: Parts
     port: int
     metrics_port: int
-    router: Router
-    fleet: Fleet
-    front: Front
     _server: aio.Server
-    _readiness: Readiness
 
     async def drain(self, timeout_s: float) -> None:
         """Take nothing new; return when the running requests are done or `timeout_s` is over."""
-        await self._readiness.drain()
+        await self.parts.readiness.drain()
         await self._server.stop(timeout_s)
 
 
@@ -76,22 +85,25 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
     port = _listen(server, settings.host, settings.port)
     with _metrics_page(metrics, settings.metrics_host, settings.metrics_port) as metrics_port:
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
-            router, fleet, front, readiness, background = _build(
-                settings, hash_key, metrics, redis, tasks, server
-            )
+            parts = _build(settings, hash_key, metrics, redis, tasks, server)
+            background = [
+                tasks.create_task(parts.fleet.follow(parts.discovery.views()), name="discovery"),
+                tasks.create_task(parts.subscriber.run(), name="subscriber"),
+                tasks.create_task(parts.readiness.run(), name="readiness"),
+            ]
             try:
-                await readiness.begin()
+                await parts.readiness.begin()
                 await server.start()
                 log.info(
                     "router listens address=%s:%d metrics=%s:%d",
                     *(settings.host, port, settings.metrics_host, metrics_port),
                 )
-                yield Running(port, metrics_port, router, fleet, front, server, readiness)
+                yield Running(parts, port, metrics_port, server)
             finally:
                 await server.stop(0)
                 for task in background:
                     task.cancel()
-                await fleet.close()
+                await parts.fleet.close()
 
 
 def _build(
@@ -101,8 +113,8 @@ def _build(
     redis: Redis,
     tasks: asyncio.TaskGroup,
     server: aio.Server,
-) -> tuple[Router, Fleet, Front, Readiness, list[asyncio.Task[None]]]:
-    """Every part, who knows whom, and what runs from now on."""
+) -> Parts:
+    """Every part, and who knows whom."""
     rng = random.Random()
     router = Router(
         hash_key=hash_key,
@@ -143,12 +155,7 @@ def _build(
     add_AdminServicer_to_server(Admin(router=router, fleet=fleet), server)
     add_HealthServicer_to_server(health, server)
     reflection.enable_server_reflection(SERVICES, server)
-    background = [
-        tasks.create_task(fleet.follow(discovery.views()), name="discovery"),
-        tasks.create_task(subscriber.run(), name="subscriber"),
-        tasks.create_task(readiness.run(), name="readiness"),
-    ]
-    return router, fleet, front, readiness, background
+    return Parts(router, discovery, subscriber, fleet, front, readiness)
 
 
 def _server(max_message_bytes: int) -> aio.Server:
@@ -202,7 +209,7 @@ async def serve(settings: RouterSettings, hash_key: bytes) -> None:
         await asyncio.wait({drained, ended}, return_when=asyncio.FIRST_COMPLETED)
         for task in (drained, ended):
             task.cancel()
-        log.info("router ends in_flight=%d", router.front.inflight)
+        log.info("router ends in_flight=%d", router.parts.front.inflight)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -38,6 +38,7 @@ class Readiness:
         self._fleet = fleet
         self._timeout_s = timeout_s
         self._clock = clock
+        self._draining = False
 
     async def begin(self) -> None:
         """What is true before the port opens."""
@@ -50,12 +51,15 @@ class Readiness:
         # Polled, because many parts decide it, and only until it is true.
         while not (synced := self._synced()) and self._clock() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(PERIOD_S)
+        if self._draining:
+            return
         await self._say(SERVING)
         members = len(self._fleet.members)
         log.info("router ready replicas=%d mirrors_synced=%s", members, synced)
 
     async def drain(self) -> None:
-        """The process still lives, but wants nothing new."""
+        """The process still lives, but wants nothing new, whatever it learns from now on."""
+        self._draining = True
         await self._say(NOT_SERVING)
 
     def _synced(self) -> bool:

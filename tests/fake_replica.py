@@ -92,9 +92,10 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
         self.tokenizers_sent = 0
         self.snapshot_fails = 0
         """How many snapshots break off before one succeeds."""
-        self.send: Callable[[bytes], Awaitable[None]] = self._xadd
+        self.send: Callable[[bytes], Awaitable[None]] = self.xadd
         """Where batches go; a test may lose, double or reorder them."""
         self.port = 0
+        self._in_order = asyncio.Lock()
         self._key = hash_key(secret)
         self._redis_url = redis_url
         self._tasks: list[asyncio.Task[None]] = []
@@ -160,7 +161,9 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
 
     async def publish(self, events: Iterable[DeltaEvent] = ()) -> None:
         self.seq += 1
-        await self.send(self._batch(events).SerializeToString())
+        batch = self._batch(events).SerializeToString()
+        async with self._in_order:
+            await self.send(batch)
 
     def _batch(self, events: Iterable[DeltaEvent], *, proof: bool = True) -> DeltaBatch:
         return DeltaBatch(
@@ -174,7 +177,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
             digest=self.blocks.digest if proof else 0,
         )
 
-    async def _xadd(self, batch: bytes) -> None:
+    async def xadd(self, batch: bytes) -> None:
         stream = keys.deltas(self.cluster, self.id)
         await self._redis.xadd(stream, {keys.BATCH_FIELD: batch})
         await self._redis.expire(stream, keys.STREAM_TTL_S)
@@ -217,7 +220,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
         self, request: inference_pb2.GenerateRequest, context: aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         script = self.script
-        metadata = {key: value for key, value in context.invocation_metadata() or ()}
+        metadata = dict(context.invocation_metadata() or ())
         served = Served(request, metadata, context.time_remaining())
         self.served.append(served)
         self.running += 1

@@ -1,4 +1,4 @@
-"""Slow, plain twins of compiled parts: the chain hash, a replica's blocks, and the router's core."""
+"""Slow, plain twins of compiled parts: the chain hash, a replica's blocks, the router's core."""
 
 import hashlib
 from collections import defaultdict
@@ -125,7 +125,7 @@ class Blocks:
         return [event]
 
     def evict(self, leaf: int, blocks: int) -> list[DeltaEvent]:
-        """Events of evicting up to `blocks` blocks from the end of the branch that ends at `leaf`."""
+        """Events of evicting up to `blocks` blocks from the end of `leaf`'s branch."""
         inner = defaultdict(int)
         for parent in self.parents.values():
             inner[parent] += 1

@@ -42,8 +42,9 @@ class Answer:
 
 
 class LiveRouter:
-    def __init__(self, router: Running, channel: aio.Channel) -> None:
-        self.parts = router
+    def __init__(self, running: Running, channel: aio.Channel) -> None:
+        self.running = running
+        self.parts = running.parts
         self.inference = InferenceStub(channel)
         self.admin = AdminStub(channel)
         self.health = health_pb2_grpc.HealthStub(channel)
@@ -68,7 +69,7 @@ class LiveRouter:
         except aio.AioRpcError:
             pass
         answer.code, answer.details = await call.code(), await call.details()
-        answer.metadata = {key: value for key, value in await call.initial_metadata() or ()}
+        answer.metadata = dict(await call.initial_metadata() or ())
         return answer
 
     async def statuses(self) -> dict[str, admin_pb2.ReplicaStatus]:
@@ -102,17 +103,22 @@ class LiveRouter:
         answer = await self.health.Check(request)
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
+    async def ready(self, timeout_s: float = 8.0) -> None:
+        """Return once the health service says SERVING."""
+        async with asyncio.timeout(timeout_s):
+            async for answer in self.health.Watch(health_pb2.HealthCheckRequest()):
+                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+
     async def metrics(self) -> str:
         def read() -> str:
-            with urlopen(f"http://127.0.0.1:{self.parts.metrics_port}/metrics") as page:
+            with urlopen(f"http://127.0.0.1:{self.running.metrics_port}/metrics") as page:
                 return str(page.read().decode())
 
         return await asyncio.to_thread(read)
 
 
-def request_of(
-    tokens: Sequence[int] | None = None, **fields: Any
-) -> inference_pb2.GenerateRequest:
+def request_of(tokens: Sequence[int] | None = None, **fields: Any) -> inference_pb2.GenerateRequest:
     request = inference_pb2.GenerateRequest(**fields)
     if tokens is not None:
         request.tokens.SetInParent()

@@ -51,7 +51,7 @@ async def test_a_replica_that_refuses_as_unavailable_is_passed_over_and_then_not
         r0.script = Script()
         await r0.health.set("", SERVING)
         await until(lambda: router.member(r0).state.liveness.value == "live")
-        assert (await router.generate(prompt[:40] + [1])).code is grpc.StatusCode.OK
+        assert (await router.generate([*prompt[:40], 1])).code is grpc.StatusCode.OK
 
 
 async def test_an_overloaded_replica_is_passed_over_but_stays_in_the_fleet(redis_url: str) -> None:

@@ -112,7 +112,7 @@ async def test_control_keys_in_a_replicas_answer_are_the_routers_own(redis_url: 
         call = router.inference.Generate(request_of([1]))
         async for _ in call:
             pass
-        metadata = [pair for pair in await call.initial_metadata()]
+        metadata = list(await call.initial_metadata())
         assert [v for k, v in metadata if k == "prefixlb-replica"] == ["r0"]
         assert ("x-replica", "yes") in metadata
 
@@ -257,9 +257,7 @@ async def test_a_message_above_the_limit_is_refused(redis_url: str) -> None:
     async with replicas(r0), live_router(redis_url, max_message_bytes=4096) as router:
         await router.synced(r0)
         assert (await router.generate(prompt_of(1000))).code is grpc.StatusCode.OK
-        assert (
-            await router.generate(prompt_of(2000))
-        ).code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await router.generate(prompt_of(2000))).code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def test_pick_and_explain_say_what_generate_would_do_and_send_nothing(
@@ -321,4 +319,3 @@ async def test_a_burst_of_one_new_prefix_stays_together(redis_url: str) -> None:
         answers = await asyncio.gather(*(router.generate([*prompt, i]) for i in range(4)))
         assert [answer.code for answer in answers] == [grpc.StatusCode.OK] * 4
         assert sorted((len(r0.served), len(r1.served))) == [0, 4]
-
