@@ -18,7 +18,15 @@ from typing import Any, Self, TypeAlias, TypedDict, Unpack, cast
 import grpc
 from grpc import aio
 
-from proto.errors import InvalidRequest, LBError
+from proto.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    LBError,
+    NotReady,
+    Overloaded,
+    Unavailable,
+    UnknownModel,
+)
 from proto.prefixlb.v1.inference_pb2 import (
     ChatMessage,
     FinishReason,
@@ -120,7 +128,8 @@ def build_request(prompt: Prompt, options: Options) -> GenerateRequest:
 
 def error_from_status(code: grpc.StatusCode, details: str | None) -> LBError:
     """The error of our hierarchy that a server answered with."""
-    kinds = {kind.code: kind for kind in LBError.__subclasses__()}
+    known = (InvalidRequest, UnknownModel, Overloaded, NotReady, Unavailable, DeadlineExceeded)
+    kinds: dict[grpc.StatusCode, type[LBError]] = {kind.code: kind for kind in known}
     return kinds.get(code, LBError)(details or code.name)
 
 
