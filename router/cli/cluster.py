@@ -169,9 +169,13 @@ class LocalCluster:
         self.start()
 
     def stop(self) -> None:
-        """End everything, in order."""
-        for child in self.children:
-            child.stop()
+        """End everything, in order; interrupted, at once."""
+        try:
+            for child in self.children:
+                child.stop()
+        finally:
+            for child in self.children:
+                child.kill()
 
     def __enter__(self) -> Self:
         try:
