@@ -1,4 +1,4 @@
-"""The demo's cast: four assistants with long instructions; three users each, who ask three times."""
+"""The cast of the demo: four assistants with long instructions, and users who ask three times."""
 
 from dataclasses import dataclass
 
