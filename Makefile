@@ -71,7 +71,7 @@ $(VENV)/.uv: requirements-uv.lock | toolchain
 $(VENV)/.packages: requirements-dev.lock $(VENV)/.uv
 	@mkdir -p target
 	@echo "==> Python packages (torch is large); the Rust ones meanwhile, log in target/warm-up.log"
-	@cargo build --release --features python >target/warm-up.log 2>&1 & cargo=$$!; \
+	@cargo rustc --release --features python --lib --crate-type cdylib -p radix_rs >target/warm-up.log 2>&1 & cargo=$$!; \
 	trap 'kill $$cargo 2>/dev/null' INT TERM EXIT; \
 	uv pip install --python $(BIN)/python --require-hashes -r requirements-dev.lock && \
 	{ wait $$cargo || echo "    the Rust ones failed: the next step says why"; }
