@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from proto.errors import LBError, Unavailable
 from router.cli import chat, console, demo, generate, launch, model, status, up
+from router.cli.request_flags import listens, nobody_listens
 
 COMMANDS = (up, demo, generate, chat, status, launch, model)
 
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args))
     except Unavailable as error:
-        console.error(f"{error}. Is it running? Start a cluster with: prefixlb up")
+        console.error(str(error) if listens(args.router) else nobody_listens(args.router))
     except LBError as error:
         console.error(str(error))
     except KeyboardInterrupt:

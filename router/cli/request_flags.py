@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import socket
 from typing import cast
 
 from proto.client import Options
@@ -34,6 +35,24 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
     add("--extra-key", metavar="KEY", help="such as a LoRA name: separates prefixes")
     add("--cache-salt", metavar="SALT", help="tenant secret: separates prefixes")
     add("--timeout", dest="timeout_s", type=float, metavar="S", help="deadline in seconds")
+
+
+def listens(address: str) -> bool:
+    """Whether anybody accepts connections at host:port."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def nobody_listens(address: str) -> str:
+    """What to tell a person then."""
+    return (
+        f"nobody listens at {address}. Start a cluster with `prefixlb up`, "
+        "or name a router with --router or $PREFIXLB_ROUTER"
+    )
 
 
 def request_options(args: argparse.Namespace) -> Options:
