@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Assistant:
-    """One system prompt shared by all conversations with it."""
+    """One system prompt shared by all conversations with it; equal only to itself."""
 
     name: str
     system: str
