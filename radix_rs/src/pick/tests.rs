@@ -1,5 +1,10 @@
 //! What a pick must never do, and what bursts, ties and faults of the stream lead to.
 
+#![expect(
+    clippy::float_cmp,
+    reason = "terms are sums of small whole numbers, which floats hold exactly"
+)]
+
 use proptest::prelude::*;
 use prost::Message;
 
