@@ -19,10 +19,11 @@ class ModelError(Exception):
     """What the tree answers with a TreeError."""
 
 
-@dataclass
+@dataclass(eq=False)
 class End:
-    """A prefix at which a node ends."""
+    """A node, by the prefix it ends at. Evicted and stored again, it is another one."""
 
+    prefix: Prefix
     last_used: int = 0
     lock_ref: int = 0
     hits: int = 0
@@ -31,15 +32,14 @@ class End:
 @dataclass
 class Inserted:
     prefix_length: int
-    node: Prefix
+    node: End
     duplicates: list[tuple[int, int]]
 
 
 class Model:
     """`pages` maps every cached prefix to the slots of its last page; `ends` says where nodes end.
 
-    A node is named by the prefix it ends at; the empty prefix is the root. The node of a longer
-    prefix reaches up to the next shorter end.
+    A node reaches from its own end up to the next shorter one. The root ends at the empty prefix.
     """
 
     def __init__(self, *, page_size: int, block_size: int, hash_key: bytes, model: str) -> None:
@@ -49,7 +49,9 @@ class Model:
         self.model = model
         self.pages: dict[Prefix, list[int]] = {}
         self.ends: dict[Prefix, End] = {}
-        self.receipts: list[Prefix] = []
+        self.root = End(())
+        self.receipts: dict[int, End] = {}
+        self.num_locks = 0
         self.clock = 0
         self.evicted_total = 0
         self._hashes: dict[Prefix, int] = {}
@@ -62,14 +64,14 @@ class Model:
 
     def match_prefix(
         self, tokens: Sequence[int], namespace: Namespace = PLAIN
-    ) -> tuple[int, Prefix, list[int]]:
+    ) -> tuple[int, End, list[int]]:
         length = self.peek(tokens, namespace)
         if length == 0:
-            return 0, (), []
-        node: Prefix = (namespace, *tokens[:length])
-        self._split(node)
-        self._touch(node)
-        return length, node, self._slots(node, 0)
+            return 0, self.root, []
+        prefix: Prefix = (namespace, *tokens[:length])
+        self._split(prefix)
+        self._touch(prefix)
+        return length, self.ends[prefix], self._slots(prefix, 0)
 
     def insert(
         self,
@@ -85,12 +87,12 @@ class Model:
         if min(owned_from, whole) > held:
             raise ModelError(f"{owned_from=}, {held=}")
         if whole == 0:
-            return Inserted(0, (), [])
+            return Inserted(0, self.root, [])
         key: Prefix = (namespace, *tokens[:whole])
         if held:
             self._split(key[: 1 + held])
         if held < whole:
-            self.ends[key] = End()
+            self.ends[key] = End(key)
             for start in range(held, whole, self.page_size):
                 stop = start + self.page_size
                 self.pages[key[: 1 + stop]] = list(slots[start:stop])
@@ -99,16 +101,24 @@ class Model:
             if len(end) - 1 > counted_to:
                 self.ends[end].hits += 1
         duplicates = [(owned_from, held)] if owned_from < held else []
-        return Inserted(held, key, duplicates)
+        return Inserted(held, self.ends[key], duplicates)
 
-    def lock(self, node: Prefix) -> None:
-        for end in self._path(node):
+    def is_live(self, node: End) -> bool:
+        return node is self.root or self.ends.get(node.prefix) is node
+
+    def lock(self, node: End) -> int:
+        if not self.is_live(node):
+            raise ModelError("unknown node")
+        for end in self._path(node.prefix):
             self.ends[end].lock_ref += 1
-        self.receipts.append(node)
+        self.num_locks += 1
+        self.receipts[self.num_locks] = node
+        return self.num_locks
 
-    def unlock(self, node: Prefix) -> None:
-        self.receipts.remove(node)
-        for end in self._path(node):
+    def unlock(self, receipt: int) -> None:
+        if receipt not in self.receipts:
+            raise ModelError("unknown receipt")
+        for end in self._path(self.receipts.pop(receipt).prefix):
             self.ends[end].lock_ref -= 1
 
     def evict(self, num_tokens: int) -> list[int]:
@@ -129,6 +139,7 @@ class Model:
         slots = self.all_slots()
         self.pages.clear()
         self.ends.clear()
+        self.root = End(())
         return slots
 
     def all_slots(self) -> list[int]:
@@ -169,7 +180,7 @@ class Model:
     def _split(self, prefix: Prefix) -> None:
         if prefix not in self.ends:
             below = [end for end in self.ends if end[: len(prefix)] == prefix]
-            self.ends[prefix] = replace(self.ends[min(below, key=len)])
+            self.ends[prefix] = replace(self.ends[min(below, key=len)], prefix=prefix)
 
     def _touch(self, prefix: Prefix) -> None:
         for end in self._path(prefix):

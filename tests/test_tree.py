@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from proto.prefixlb.v1 import delta_pb2
 from radix_rs import Deltas, Match, Tree, TreeError, derive_hash_key
-from tests.model import PLAIN, Model, ModelError, Namespace, Prefix
+from tests.model import PLAIN, End, Model, ModelError, Namespace
 
 KEY = derive_hash_key(b"a secret")
 MASK = 2**64 - 1
@@ -101,9 +101,9 @@ class TreeMachine(RuleBasedStateMachine):
         self.replay = Replay()
         self.free: list[int] = []
         self.made = 0
-        self.handles: dict[Prefix, int] = {}
+        self.handles: dict[End, int] = {}
         self.stale: set[int] = set()
-        self.locked: list[tuple[Prefix, int]] = []
+        self.locked: list[tuple[int, int]] = []
 
     def allocate(self, count: int) -> list[int]:
         """Freed slots are used again, the last freed first."""
@@ -113,13 +113,13 @@ class TreeMachine(RuleBasedStateMachine):
         taken, self.free = self.free[len(self.free) - count :], self.free[: len(self.free) - count]
         return taken
 
-    def keep(self, node: Prefix, handle: int) -> None:
+    def keep(self, node: End, handle: int) -> None:
         """A node keeps its handle, and no handle comes again."""
         assert handle not in self.stale
         assert self.handles.setdefault(node, handle) == handle
 
     def forget_gone(self) -> None:
-        for node in [node for node in self.handles if node and node not in self.model.ends]:
+        for node in [node for node in self.handles if not self.model.is_live(node)]:
             self.stale.add(self.handles.pop(node))
 
     @rule(tokens=keys, namespace=namespaces)
@@ -213,8 +213,7 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0))
     def lock(self, which: int) -> None:
         node, handle = list(self.handles.items())[which % len(self.handles)]
-        self.model.lock(node)
-        self.locked.append((node, self.tree.lock(handle)))
+        self.locked.append((self.model.lock(node), self.tree.lock(handle)))
 
     @precondition(lambda self: self.stale)
     @rule()
@@ -226,9 +225,9 @@ class TreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.locked)
     @rule(which=st.integers(0))
     def unlock(self, which: int) -> None:
-        node, receipt = self.locked.pop(which % len(self.locked))
+        expected, receipt = self.locked.pop(which % len(self.locked))
         self.tree.unlock(receipt)
-        self.model.unlock(node)
+        self.model.unlock(expected)
         with pytest.raises(TreeError, match="unknown receipt"):
             self.tree.unlock(receipt)
 
@@ -253,8 +252,7 @@ class TreeMachine(RuleBasedStateMachine):
         freed = list(array("i", self.tree.reset()))
         assert sorted(freed) == sorted(self.model.reset())
         self.free += freed
-        self.stale |= set(self.handles.values())
-        self.handles.clear()
+        self.forget_gone()
 
     @rule()
     def drain(self) -> None:
