@@ -36,6 +36,9 @@ RETRY_PAUSE_S = 0.05
 RETRYABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 """Before the first message these say that another replica may serve the request."""
 
+DEADLINE_SLACK_S = 0.05
+"""A client whose deadline comes cancels a little before ours comes."""
+
 
 class ReplicaFailed(Exception):
     """The replica did not serve the request and another may: nothing of an answer has come."""
@@ -87,7 +90,7 @@ class Front(InferenceServicer):
             await context.abort(code, error.details() or "", passed(error.trailing_metadata()))
         except asyncio.CancelledError:
             code = grpc.StatusCode.CANCELLED
-            if (left_s := context.time_remaining()) is not None and left_s <= 0:
+            if (left_s := context.time_remaining()) is not None and left_s < DEADLINE_SLACK_S:
                 code = grpc.StatusCode.DEADLINE_EXCEEDED
             raise
         finally:

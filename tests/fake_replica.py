@@ -29,7 +29,7 @@ from proto.prefixlb.v1.replica_pb2_grpc import ReplicaServicer, add_ReplicaServi
 from proto.text import TextCodec
 from radix_rs import HASH_VERSION
 from router.redis_link import open_redis
-from tests.fakes import Blocks, chain_hashes, hash_key
+from tests.twins import Blocks, chain_hashes, hash_key
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -12,9 +12,9 @@ import radix_rs
 from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent
 from proto.prefixlb.v1.replica_pb2 import SnapshotResponse
 from router.mirror import HELD_BYTES, Mirror, SyncState
-from tests import fakes
+from tests import twins
 
-CORES = {"rust": radix_rs.Router, "python": fakes.Router}
+CORES = {"rust": radix_rs.Router, "python": twins.Router}
 BLOCK_SIZE = 2
 
 
@@ -25,7 +25,7 @@ class Story:
         self.rng = random.Random(seed)
         self.router = CORES[core](hash_key=bytes(16))
         self.router.add_replica("r", model="m", block_size=BLOCK_SIZE)
-        self.blocks = fakes.Blocks()
+        self.blocks = twins.Blocks()
         self.epoch, self.seq = 1, 0
         self.snapshot_gate = asyncio.Event()
         self.snapshot_gate.set()
@@ -45,12 +45,12 @@ class Story:
             leaf = self.rng.choice(self.blocks.leaves())
             return self.batch(self.blocks.evict(leaf, self.rng.randint(1, 3)))
         tokens = self.rng.choices(range(3), k=self.rng.randint(1, 4) * BLOCK_SIZE)
-        chain = fakes.chain_hashes(tokens, hash_key=bytes(16), model="m", block_size=BLOCK_SIZE)
+        chain = twins.chain_hashes(tokens, hash_key=bytes(16), model="m", block_size=BLOCK_SIZE)
         return self.batch(self.blocks.store(chain))
 
     def restart(self) -> bytes:
         self.epoch, self.seq = self.epoch + 1, 0
-        self.blocks = fakes.Blocks()
+        self.blocks = twins.Blocks()
         return self.batch()
 
     def batch(self, events: list[DeltaEvent] | None = None) -> bytes:
