@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 PERIOD_S = keys.LEASE_PERIOD_S / 2
 """Between two looks at the leases."""
 
-GRACE_S = keys.LEASE_TTL_S
+GRACE_S = 2 * keys.LEASE_PERIOD_S
 """How long a replica stays that is not even a member any more: Redis may have lost its data, and
 then every replica writes itself anew."""
 
