@@ -5,8 +5,8 @@ import logging
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from grpc import aio
@@ -14,7 +14,6 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio as health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import start_http_server
 from redis.asyncio import Redis
 
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
@@ -30,6 +29,7 @@ from router.fleet import Fleet
 from router.front import Front
 from router.health import Readiness
 from router.metrics import Metrics
+from router.metrics_page import metrics_page
 from router.redis_link import RedisLink, open_redis
 from router.replica_state import ask_lease
 from router.settings import RouterSettings, read_settings
@@ -44,6 +44,9 @@ SERVICES = (
     health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
     reflection.SERVICE_NAME,
 )
+
+LAST_MESSAGES_S = 0.5
+"""How long answers that are complete have to leave the process."""
 
 
 class CannotListen(Exception):
@@ -74,7 +77,13 @@ class Running:
     async def drain(self, timeout_s: float) -> None:
         """Take nothing new; return when the running requests are done or `timeout_s` is over."""
         await self.parts.readiness.drain()
-        await self._server.stop(timeout_s)
+        stopping = asyncio.create_task(self._server.stop(timeout_s))
+        idle = asyncio.create_task(self.parts.front.idle.wait())
+        await asyncio.wait({stopping, idle}, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+        # What is left are last messages on their way, and watchers of the health service.
+        await self._server.stop(LAST_MESSAGES_S)
+        await stopping
 
 
 @asynccontextmanager
@@ -83,16 +92,17 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
     metrics = Metrics(policy=settings.policy)
     server = _server(settings.max_message_bytes)
     port = _listen(server, settings.host, settings.port)
-    with _metrics_page(metrics, settings.metrics_host, settings.metrics_port) as metrics_port:
+    with ExitStack() as stack:
+        metrics_port = _serve_metrics(stack, metrics, settings)
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
             parts = _build(settings, hash_key, metrics, redis, tasks, server)
+            await parts.readiness.begin()
             background = [
                 tasks.create_task(parts.fleet.follow(parts.discovery.views()), name="discovery"),
                 tasks.create_task(parts.subscriber.run(), name="subscriber"),
                 tasks.create_task(parts.readiness.run(), name="readiness"),
             ]
             try:
-                await parts.readiness.begin()
                 await server.start()
                 log.info(
                     "router listens address=%s:%d metrics=%s:%d",
@@ -176,19 +186,13 @@ def _listen(server: aio.Server, host: str, port: int) -> int:
         raise CannotListen(f"cannot listen on {host}:{port}: {error}") from error
 
 
-@contextmanager
-def _metrics_page(metrics: Metrics, host: str, port: int) -> Iterator[int]:
-    """The metrics page over HTTP, on a thread of its own; yields its port."""
+def _serve_metrics(stack: ExitStack, metrics: Metrics, settings: RouterSettings) -> int:
+    """The page's port; the page ends with `stack`."""
+    host, port = settings.metrics_host, settings.metrics_port
     try:
-        page, thread = start_http_server(port, host, metrics.registry)
+        return stack.enter_context(metrics_page(metrics.registry, host, port))
     except OSError as error:
         raise CannotListen(f"cannot serve metrics on {host}:{port}: {error}") from error
-    try:
-        yield page.server_port
-    finally:
-        page.shutdown()
-        page.server_close()
-        thread.join()
 
 
 async def serve(settings: RouterSettings, hash_key: bytes) -> None:

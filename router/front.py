@@ -75,6 +75,9 @@ class Front(InferenceServicer):
         self._rng = rng
         self._clock = clock
         self.inflight = 0
+        self.idle = asyncio.Event()
+        """Set while nothing is in flight."""
+        self.idle.set()
 
     async def Generate(self, request: GenerateRequest, context: Context) -> None:  # type: ignore[override]
         course = Course(self._clock())
@@ -101,10 +104,13 @@ class Front(InferenceServicer):
         if self.inflight >= self._max_inflight:
             raise Overloaded(f"{self.inflight} requests are in flight, the most this router takes")
         self.inflight += 1
+        self.idle.clear()
         try:
             yield
         finally:
             self.inflight -= 1
+            if not self.inflight:
+                self.idle.set()
 
     async def _serve(self, request: GenerateRequest, context: Context, course: Course) -> None:
         prompt = await read_prompt(request, self._fleet)

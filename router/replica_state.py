@@ -150,7 +150,7 @@ def open_channel(address: str, max_message_bytes: int) -> aio.Channel:
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_retries", 0),  # only the front knows when a retry is safe
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 2000),  # an attempt to connect may take this long
             ("grpc.max_reconnect_backoff_ms", 1000),
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", max_message_bytes),

@@ -340,7 +340,13 @@ def test_wrong_arguments_are_refused_with_the_value() -> None:
             with pytest.raises(ValueError, match=setting):
                 Router(hash_key=KEY, **{setting: value})  # type: ignore[arg-type]
     router = fleet(["r0"])
-    for tokens in (b"abcd", [1, 2], array("i", [1]), array("Q", [1]), memoryview(u32([1, 2, 3]))[::2]):
+    for tokens in (
+        b"abcd",
+        [1, 2],
+        array("i", [1]),
+        array("Q", [1]),
+        memoryview(u32([1, 2, 3]))[::2],
+    ):
         with pytest.raises(RouterError, match="tokens"):
             router.pick(tokens, model=MODEL, now_s=0.0)  # type: ignore[arg-type]
     for call in (router.clear, router.mirror, router.load, router.blocks, router.in_flight):

@@ -1,17 +1,17 @@
 """What a client sees when replicas fail, hang or vanish, and when it gives up itself."""
 
 import asyncio
-import os
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
 import pytest
 from grpc import aio
 
+from radix_rs import RouterError
 from router.cli.redis_server import free_port
 from tests.fake_replica import NOT_SERVING, SERVING, FakeReplica, Script, replicas
 from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
@@ -125,7 +125,7 @@ async def test_a_deadline_reaches_the_replica_and_ends_the_request_there(redis_u
             remaining_s = r0.served[0].time_remaining_s
             assert remaining_s is not None and 0.1 < remaining_s < 0.45
             await until(lambda: r0.running == 0 and idle(router), 1.0, "nothing in flight")
-        assert 'code="DEADLINE_EXCEEDED"} 2.0' in await router.metrics()
+        assert 'requests_total{code="DEADLINE_EXCEEDED",model="tiny"} 2.0' in await router.metrics()
 
 
 async def test_200_streams_at_once_some_cancelled_some_late_leave_nothing_behind(
@@ -180,64 +180,87 @@ async def replica_process(
         await process.wait()
 
 
-async def test_kill_9_in_mid_stream_fails_what_has_begun_retries_the_rest_and_forgets_the_dead(
+async def test_kill_9_in_mid_stream_fails_what_has_begun_and_retries_the_rest(
     redis_url: str,
 ) -> None:
-    """... and others go on, and what comes back under the same name starts empty."""
-    port = free_port()
+    """... and what runs elsewhere goes on."""
     other = FakeReplica("other", redis_url)
     other.script = Script(tokens=40, gap_s=0.05)
-    held, late = prompt_of(40, 1), prompt_of(40, 2)
-    async with replicas(other), live_router(redis_url) as router:
+    async with (
+        replicas(other),
+        live_router(redis_url) as router,
+        replica_process("victim", redis_url, free_port(), tokens=1000, gap_s=0.05) as victim,
+    ):
         members = router.parts.fleet.members
-        async with replica_process("victim", redis_url, port, tokens=1000, gap_s=0.05) as victim:
-            await until(lambda: set(members) == {"other", "victim"}, 15.0, "both are there")
-            await router.synced(other)
-            epoch = members["victim"].state.lease.epoch
-            other.load.pending_tokens = 10_000  # so that the victim is picked
-            await other.publish()
-            await router.synced(other)
-            begun = asyncio.create_task(router.generate(held))
-            await until(lambda: router.parts.router.in_flight("victim") == 1)
-            await until(lambda: not members["victim"].state.unanswered, what="it answers")
-            victim.send_signal(signal.SIGSTOP)  # what comes now has no answer when it dies
-            waiting = [asyncio.create_task(router.generate(late)) for _ in range(3)]
-            await until(lambda: len(members["victim"].state.unanswered) == 3)
-            elsewhere = asyncio.create_task(router.generate(prompt_of(8, 3), timeout_s=20))
-            os.kill(victim.pid, signal.SIGKILL)
-            killed = time.monotonic()
+        await until(lambda: set(members) == {"other", "victim"}, 15.0, "both are there")
+        await other.store(prompt_of(4000))
+        await router.synced(other)
+        elsewhere = asyncio.create_task(router.generate(prompt_of(4000)))
+        await until(lambda: other.running == 1)
+        other.load.pending_tokens = 10_000  # so that the victim is picked from here on
+        await other.publish()
+        await router.synced(other)
+        begun = asyncio.create_task(router.generate(prompt_of(40, 1)))
+        await until(lambda: bool(members["victim"].state.calls))
+        await until(lambda: not members["victim"].state.unanswered, what="it answers")
+        victim.send_signal(signal.SIGSTOP)  # what comes now has no answer when it dies
+        waiting = [asyncio.create_task(router.generate(prompt_of(40, 2))) for _ in range(3)]
+        await until(lambda: len(members["victim"].state.unanswered) == 3)
+        victim.send_signal(signal.SIGKILL)
+        killed = time.monotonic()
 
-            failed = await begun
-            assert failed.code is grpc.StatusCode.UNAVAILABLE
-            assert len(failed.messages) >= 1
-            assert time.monotonic() - killed < 1.0
-            for task in (*waiting, elsewhere):
-                answer = await task
-                assert (answer.code, answer.replica) == (grpc.StatusCode.OK, "other")
-        await until(lambda: set(members) == {"other"}, 6.0, "its lease ends")
-        assert 'replica="victim"' not in await router.metrics()
+        failed = await begun
+        assert failed.code is grpc.StatusCode.UNAVAILABLE
+        assert len(failed.messages) >= 1
+        assert time.monotonic() - killed < 1.0
+        for task in waiting:
+            answer = await task
+            assert (answer.code, answer.replica) == (grpc.StatusCode.OK, "other")
+        assert (await elsewhere).code is grpc.StatusCode.OK
         assert idle(router)
 
-        async with replica_process("victim", redis_url, port, tokens=3):
-            await until(lambda: "victim" in members, 15.0, "it is back")
-            assert members["victim"].state.lease.epoch != epoch
-            await until(lambda: members["victim"].mirror.state.value == "streaming")
-            assert router.parts.router.mirror("victim").count == 0
+
+async def test_the_mirror_of_a_dead_replica_goes_with_its_lease_and_its_next_life_starts_empty(
+    redis_url: str,
+) -> None:
+    r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
+    prompt = prompt_of(40)
+    async with replicas(r0, r1), live_router(redis_url) as router:
+        await r0.store(prompt)
+        await router.synced(r0, r1)
+        await r0.kill()
+        assert (await router.generate(prompt)).replica == "r1"
+        await until(lambda: set(router.parts.fleet.members) == {"r1"}, 8.0, "its lease ends")
+        assert 'replica="r0"' not in await router.metrics()
+        with pytest.raises(RouterError, match="r0"):
+            router.parts.router.mirror("r0")
+        await r0.restart()
+        await until(lambda: "r0" in router.parts.fleet.members)
+        await router.synced(r0)
+        assert router.parts.router.mirror("r0").count == 0
 
 
-async def test_a_frozen_replica_loses_its_unanswered_requests_to_others(redis_url: str) -> None:
+@pytest.mark.parametrize("known_by", ["its lease, which ends", "a list, and its health alone"])
+async def test_a_frozen_replica_loses_its_unanswered_requests_to_others(
+    redis_url: str, known_by: str
+) -> None:
     port = free_port()
     other = FakeReplica("other", redis_url)
-    async with replicas(other), live_router(redis_url) as router:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(replicas(other))
+        listed = [other.address, f"127.0.0.1:{port}"] if known_by.startswith("a list") else []
+        router = await stack.enter_async_context(live_router(redis_url, replicas=listed))
         members = router.parts.fleet.members
         async with replica_process("victim", redis_url, port) as victim:
             await until(lambda: set(members) == {"other", "victim"}, 15.0, "both are there")
             other.load.pending_tokens = 10_000
             await other.publish()
             await router.synced(other)
+            await until(lambda: members["victim"].mirror.state.value == "streaming")
             victim.send_signal(signal.SIGSTOP)
             answer = await router.generate([1, 2, 3], timeout_s=15.0)
             assert (answer.code, answer.replica) == (grpc.StatusCode.OK, "other")
+            assert "prefixlb_router_retries_total 1.0" in await router.metrics()
             assert idle(router)
 
 

@@ -27,6 +27,9 @@ class StaticDiscovery:
         self._addresses = addresses
         self._ask = ask
         self._leases: dict[str, Lease] = {}
+        """By address."""
+        self._told: set[str] = set()
+        """Complaints that still hold."""
 
     async def views(self) -> AsyncIterator[Mapping[str, Lease]]:
         while True:
@@ -35,17 +38,20 @@ class StaticDiscovery:
             await asyncio.sleep(PERIOD_S)
 
     async def _refresh(self, address: str) -> None:
+        complaint = f"replica does not answer address={address}"
         try:
             lease = await self._ask(address)
         except aio.AioRpcError as error:
-            if address not in self._leases:
-                log.warning("replica does not answer address=%s error=%s", address, failure(error))
+            if complaint not in self._told:
+                self._told.add(complaint)
+                log.warning("%s error=%s", complaint, failure(error))
             return
+        self._told.discard(complaint)
         known = self._leases.get(address)
-        lease.address = address  # what it calls itself may not be reachable from here
-        self._leases[address] = lease
         if known is None or known.replica_id != lease.replica_id:
             log.info("replica answers address=%s replica=%s", address, lease.replica_id)
+        lease.address = address  # what it calls itself may not be reachable from here
+        self._leases[address] = lease
 
     def _view(self) -> dict[str, Lease]:
         view: dict[str, Lease] = {}
@@ -53,13 +59,9 @@ class StaticDiscovery:
             lease = self._leases.get(address)
             if lease is None:
                 continue
-            if lease.replica_id in view:
-                log.error(
-                    "two addresses name one replica replica=%s used=%s ignored=%s",
-                    lease.replica_id,
-                    view[lease.replica_id].address,
-                    address,
-                )
-                continue
-            view[lease.replica_id] = lease
+            first = view.setdefault(lease.replica_id, lease)
+            complaint = f"{first.address} and {address} are one replica={lease.replica_id}"
+            if first is not lease and complaint not in self._told:
+                self._told.add(complaint)
+                log.error("%s; the second address is ignored", complaint)
         return view
