@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Info
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Info,
+    disable_created_metrics,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -34,6 +40,7 @@ class Metrics:
     """What is counted where it happens."""
 
     def __init__(self, *, policy: str) -> None:
+        disable_created_metrics()  # a start time for each series would double the page
         self.registry = CollectorRegistry()
         self.requests = Counter(
             PREFIX + "requests",
