@@ -40,7 +40,8 @@ class Metrics:
     """What is counted where it happens."""
 
     def __init__(self, *, policy: str) -> None:
-        disable_created_metrics()  # a start time for each series would double the page
+        # A start time for each series would double the page.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.requests = Counter(
             PREFIX + "requests",

@@ -1,6 +1,7 @@
 """The layout of the code: who may import whom, what files are called, what settings must say."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -111,4 +112,6 @@ def test_every_module_says_what_it_is(package: str) -> None:
 
 def test_generated_modules_are_what_the_proto_files_give() -> None:
     check = [sys.executable, "-m", "proto.generate", "--check"]
-    assert subprocess.run(check, cwd=ROOT, check=False).returncode == 0
+    plugins = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": plugins}
+    assert subprocess.run(check, cwd=ROOT, env=environment, check=False).returncode == 0
