@@ -144,7 +144,8 @@ class Engine:
             self._scheduler.computed(chunk)
         if prefilled := sum(chunk.num_tokens for chunk in plan.chunks):
             self._metrics.prefilled_tokens.inc(prefilled)
-            self._scheduler.measure_prefill(prefilled, now_s - started_s)
+            if now_s > started_s:
+                self._scheduler.measure_prefill(prefilled, now_s - started_s)
         outputs = [
             self._take(request, token_id, now_s)
             for request, token_id in zip(sampled, token_ids, strict=True)

@@ -38,7 +38,7 @@ class TokenStream:
         self._news.set()
 
     async def next(self) -> Piece:
-        """All since the last call, waiting if there is nothing. Raises the LBError it ended with."""
+        """All since the last call, once there is something. Raises the LBError it ended with."""
         await self._news.wait()
         self._news.clear()
         token_ids, self._token_ids = self._token_ids, []

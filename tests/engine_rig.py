@@ -13,7 +13,6 @@ from replica.cache import Cache
 from replica.delta_log import DeltaLog
 from replica.engine import Engine
 from replica.metrics import Metrics
-from replica.models.interface import Model
 from replica.pool import Pool
 from replica.request import Request
 from replica.sampling import sampling_of
@@ -21,8 +20,6 @@ from replica.scheduler import Scheduler
 from replica.sequence import Sequence
 from replica.stream import Finish, TokenStream
 from tests.fakes import FakeClock, FakeModel
-
-STEP_S = 0.01
 
 
 @dataclass
@@ -35,7 +32,6 @@ class EngineRig:
     def __init__(
         self,
         *,
-        model: Model | None = None,
         slots: int = 4096,
         page_size: int = 1,
         block_size: int = 16,
@@ -43,9 +39,9 @@ class EngineRig:
         max_running: int = 16,
         max_backlog_bytes: int = 1 << 20,
     ) -> None:
-        self.model = model or FakeModel()
-        config = self.model.config
         self.clock = FakeClock()
+        self.model = FakeModel(self.clock)
+        config = self.model.config
         self.tree = Tree(
             page_size=page_size,
             block_size=block_size,
@@ -119,7 +115,6 @@ class EngineRig:
                 answer.tokens.append(output.token_id)
             answer.end = output.end
         self.scheduler.check()
-        self.clock.advance(STEP_S)
 
     def run(self) -> None:
         """Until nothing is left to do, and an idle step after it."""
