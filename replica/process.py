@@ -86,7 +86,7 @@ async def running(
         seeds=random.Random(),
     )
     server = Server(
-        InferenceService(engine, reader, codec, metrics),
+        InferenceService(engine, reader, metrics),
         ReplicaService(
             engine,
             codec,

@@ -246,5 +246,5 @@ class Scheduler:
 
 def _still_needed(request: Request) -> int:
     """Slots it will want: the rest of its prompt and the beginning of its answer."""
-    left = request.max_tokens - request.generated
+    left = request.sampling.max_tokens - request.generated
     return request.sequence.length - request.sequence.allocated + min(left, DECODE_RESERVE_TOKENS)

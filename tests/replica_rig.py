@@ -53,9 +53,11 @@ async def replica_rig(**overrides: object) -> AsyncIterator[ReplicaRig]:
     settings = ReplicaSettings.model_validate(
         {"model": "tiny", "port": 0, "metrics_port": 0, "slots": 4096, **overrides}
     )
-    async with running(settings, LoadedModel(model, codec), HASH_KEY) as replica:
-        async with aio.insecure_channel(f"127.0.0.1:{replica.port}") as channel:
-            yield ReplicaRig(replica, channel)
+    async with (
+        running(settings, LoadedModel(model, codec), HASH_KEY) as replica,
+        aio.insecure_channel(f"127.0.0.1:{replica.port}") as channel,
+    ):
+        yield ReplicaRig(replica, channel)
 
 
 def tokens_request(ids: list[int], max_tokens: int = 8, **fields: object) -> GenerateRequest:

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from proto.errors import DeadlineExceeded
+from proto.prefixlb.v1.inference_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP
 from replica.request import Request, RequestState
-from replica.stream import Finish
 from tests.engine_rig import EngineRig
 from tests.fakes import VOCAB_SIZE, next_token
 
@@ -94,7 +94,7 @@ def test_tokens_are_the_same_in_any_company_under_eviction_and_preemption(
             rig.step()
     rig.run()
     for request, prompt, max_tokens in asked:
-        assert rig.answers[request].end is Finish.LENGTH
+        assert rig.answers[request].finish_reason == FINISH_REASON_LENGTH
         assert rig.answers[request].tokens == foretold(prompt, max_tokens)
     assert rig.scheduler.preemptions > 0
     assert rig.tree.stats().evicted_total > 0
@@ -122,11 +122,10 @@ def test_a_stop_token_ends_the_answer_and_is_not_part_of_it() -> None:
     prompt = numbers(10, seed=5)
     expected = foretold(prompt, 6)
     rig = EngineRig()
-    request = rig.submit(prompt, 100)
-    object.__setattr__(request.sampling, "stop_token_ids", frozenset({expected[4]}))
+    request = rig.submit(prompt, 100, stop_token_ids=[expected[4]])
     rig.run()
     assert rig.answers[request].tokens == expected[:4]
-    assert rig.answers[request].end is Finish.STOP
+    assert rig.answers[request].finish_reason == FINISH_REASON_STOP
     assert rig.tree.stats().tokens == 10 + 4
 
 
@@ -147,7 +146,7 @@ def test_a_request_past_its_deadline_leaves_before_the_next_step() -> None:
     running = rig.submit(numbers(3, seed=2), 100, timeout_s=0.035)
     rig.run()
     for request in (waiting, running):
-        assert isinstance(rig.answers[request].end, DeadlineExceeded)
+        assert isinstance(rig.answers[request].error, DeadlineExceeded)
         assert request.state is RequestState.FINISHED
     assert 0 < len(rig.answers[running].tokens) < 100
     assert rig.tree.stats().locks == 0

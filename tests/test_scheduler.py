@@ -26,7 +26,7 @@ def test_the_prompt_with_least_left_to_compute_goes_first() -> None:
     requests = {
         "long": rig.submit(numbers(200, seed=2), 1),
         "short": rig.submit(numbers(40, seed=3), 1),
-        "cached": rig.submit(numbers(100, seed=1) + [1, 2], 1),
+        "cached": rig.submit([*numbers(100, seed=1), 1, 2], 1),
     }
     assert finished(rig, requests) == ["cached", "short", "long"]
 
@@ -121,11 +121,11 @@ def test_the_youngest_of_the_lowest_priority_gives_way() -> None:
 def test_the_load_counts_what_is_neither_cached_nor_computed_by_size() -> None:
     rig = EngineRig(chunk_size=16, max_running=2)
     rig.generate(numbers(50, seed=1), 1)
-    rig.submit(numbers(50, seed=1) + [1, 2, 3], 8)
+    rig.submit([*numbers(50, seed=1), 1, 2, 3], 8)
     rig.step()
     rig.submit(numbers(100, seed=2), 8)
     rig.submit(numbers(40, seed=3), 8)
-    rig.submit(numbers(50, seed=1) + [7], 8)
+    rig.submit([*numbers(50, seed=1), 7], 8)
     rig.step()
     load = rig.scheduler.load(draining=False)
     assert (load.running, load.waiting) == (2, 2)
