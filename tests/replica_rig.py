@@ -1,5 +1,6 @@
 """A replica with the tiny model, served on loopback inside the test's own process."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from proto.prefixlb.v1.inference_pb2 import (
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from proto.prefixlb.v1.replica_pb2 import InfoRequest, InfoResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
+from proto.text import TextCodec
 from radix_rs import derive_hash_key
 from replica.models.load import LoadedModel
 from replica.process import Running, running
@@ -27,6 +29,7 @@ HASH_KEY = derive_hash_key(b"secret")
 @dataclass
 class ReplicaRig:
     replica: Running
+    codec: TextCodec
     channel: aio.Channel
 
     @property
@@ -39,6 +42,16 @@ class ReplicaRig:
 
     async def info(self) -> InfoResponse:
         return await self.admin.Info(InfoRequest())
+
+    async def settled(self) -> None:
+        """Returns once every slot is free or evictable and nobody runs."""
+        async with asyncio.timeout(5):
+            while True:
+                load = (await self.info()).load
+                usable = load.free_slots + load.evictable_slots
+                if usable == load.total_slots and not (load.running or load.waiting):
+                    return
+                await asyncio.sleep(0.01)
 
     async def generate(
         self, request: GenerateRequest, timeout_s: float | None = None
@@ -57,7 +70,7 @@ async def replica_rig(**overrides: object) -> AsyncIterator[ReplicaRig]:
         running(settings, LoadedModel(model, codec), HASH_KEY) as replica,
         aio.insecure_channel(f"127.0.0.1:{replica.port}") as channel,
     ):
-        yield ReplicaRig(replica, channel)
+        yield ReplicaRig(replica, codec, channel)
 
 
 def tokens_request(ids: list[int], max_tokens: int = 8, **fields: object) -> GenerateRequest:

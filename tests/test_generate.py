@@ -34,18 +34,6 @@ async def refused(rig: ReplicaRig, request: GenerateRequest) -> tuple[grpc.Statu
     return caught.value.code(), caught.value.details() or ""
 
 
-async def settled(rig: ReplicaRig) -> None:
-    """Every slot free or evictable, nothing locked, nobody running."""
-    async with asyncio.timeout(5):
-        while True:
-            load = (await rig.info()).load
-            if load.free_slots + load.evictable_slots == load.total_slots and not (
-                load.running or load.waiting
-            ):
-                return
-            await asyncio.sleep(0.01)
-
-
 async def test_text_chat_and_tokens_are_answered_with_usage_and_reason() -> None:
     sampling = SamplingParams(max_tokens=5, ignore_eos=True)
     chat = ChatPrompt(messages=[ChatMessage(role="user", content="the hat")])
@@ -120,7 +108,7 @@ async def test_a_stop_text_ends_the_answer_before_it() -> None:
         request = tokens_request(prompt, 40)
         request.sampling.stop.append(stop)
         parts = await rig.generate(request)
-        await settled(rig)
+        await rig.settled()
     assert "".join(part.text for part in parts) == text[: text.index(stop)]
     assert parts[-1].finish_reason == FINISH_REASON_STOP
     assert parts[-1].usage.completion_tokens == len(token_ids(parts)) < 40
@@ -167,7 +155,7 @@ async def test_two_hundred_requests_with_cancelled_and_expired_ones_leave_nothin
             codes.append(await call.code())
 
         await asyncio.gather(*(one(index) for index in range(200)))
-        await settled(rig)
+        await rig.settled()
         total = rig.replica.metrics.registry.get_sample_value
         labels = {"model": "tiny"}
         assert total("prefixlb_replica_requests_in_flight", labels) == 0
