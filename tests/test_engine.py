@@ -1,12 +1,12 @@
-"""The engine on a model whose answers can be foretold: right tokens, and every slot accounted for."""
+"""The engine on a model whose answers can be foretold: right tokens, no slot lost."""
 
 import random
 
 import pytest
 
 from proto.errors import DeadlineExceeded
+from proto.prefixlb.v1.inference_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP
 from replica.request import Request, RequestState
-from replica.stream import Finish
 from tests.engine_rig import EngineRig
 from tests.fakes import VOCAB_SIZE, next_token
 
@@ -16,6 +16,12 @@ def foretold(prompt: list[int], max_tokens: int) -> list[int]:
     for _ in range(max_tokens):
         tokens.append(next_token(tokens))
     return tokens[len(prompt) :]
+
+
+def shape(rig: EngineRig) -> list[str]:
+    """The tree, a line a node: its depth as indentation and its length."""
+    lines = rig.tree.dump().splitlines()
+    return [line.split(" lock=")[0].rstrip() for line in lines]
 
 
 def numbers(count: int, seed: int) -> list[int]:
@@ -44,7 +50,7 @@ def test_two_requests_share_their_system_prompt_and_nothing_else() -> None:
     second = rig.submit(system + numbers(10, seed=3), 5)
     rig.run()
     assert (first.cached_tokens, second.cached_tokens) == (0, 40)
-    assert rig.tree.stats().tokens == 40 + 2 * (10 + 4)
+    assert shape(rig) == ["root", "  40", "    10", "      4", "    10", "      4"]
 
 
 def test_with_sixteen_token_pages_the_same_requests_reuse_thirty_two() -> None:
@@ -88,7 +94,7 @@ def test_tokens_are_the_same_in_any_company_under_eviction_and_preemption(
             rig.step()
     rig.run()
     for request, prompt, max_tokens in asked:
-        assert rig.answers[request].end is Finish.LENGTH
+        assert rig.answers[request].finish_reason == FINISH_REASON_LENGTH
         assert rig.answers[request].tokens == foretold(prompt, max_tokens)
     assert rig.scheduler.preemptions > 0
     assert rig.tree.stats().evicted_total > 0
@@ -116,11 +122,10 @@ def test_a_stop_token_ends_the_answer_and_is_not_part_of_it() -> None:
     prompt = numbers(10, seed=5)
     expected = foretold(prompt, 6)
     rig = EngineRig()
-    request = rig.submit(prompt, 100)
-    object.__setattr__(request.sampling, "stop_token_ids", frozenset({expected[4]}))
+    request = rig.submit(prompt, 100, stop_token_ids=[expected[4]])
     rig.run()
     assert rig.answers[request].tokens == expected[:4]
-    assert rig.answers[request].end is Finish.STOP
+    assert rig.answers[request].finish_reason == FINISH_REASON_STOP
     assert rig.tree.stats().tokens == 10 + 4
 
 
@@ -141,7 +146,7 @@ def test_a_request_past_its_deadline_leaves_before_the_next_step() -> None:
     running = rig.submit(numbers(3, seed=2), 100, timeout_s=0.035)
     rig.run()
     for request in (waiting, running):
-        assert isinstance(rig.answers[request].end, DeadlineExceeded)
+        assert isinstance(rig.answers[request].error, DeadlineExceeded)
         assert request.state is RequestState.FINISHED
     assert 0 < len(rig.answers[running].tokens) < 100
     assert rig.tree.stats().locks == 0

@@ -340,13 +340,8 @@ def test_wrong_arguments_are_refused_with_the_value() -> None:
             with pytest.raises(ValueError, match=setting):
                 Router(hash_key=KEY, **{setting: value})  # type: ignore[arg-type]
     router = fleet(["r0"])
-    for tokens in (
-        b"abcd",
-        [1, 2],
-        array("i", [1]),
-        array("Q", [1]),
-        memoryview(u32([1, 2, 3]))[::2],
-    ):
+    strided = memoryview(u32([1, 2, 3]))[::2]
+    for tokens in (b"abcd", [1, 2], array("i", [1]), array("Q", [1]), strided):
         with pytest.raises(RouterError, match="tokens"):
             router.pick(tokens, model=MODEL, now_s=0.0)  # type: ignore[arg-type]
     for call in (router.clear, router.mirror, router.load, router.blocks, router.in_flight):
@@ -370,8 +365,14 @@ def test_nothing_matches_across_models_and_namespaces() -> None:
     router.apply("r0", publisher.batch(publisher.store(chain(tokens))).SerializeToString())
 
     def pick(model: str = MODEL, extra_key: str = "", cache_salt: str = "") -> tuple[str, int]:
-        names = {"extra_key": extra_key, "cache_salt": cache_salt}
-        found = router.pick(u32(tokens), model=model, now_s=0.0, dry=True, **names)
+        found = router.pick(
+            u32(tokens),
+            model=model,
+            extra_key=extra_key,
+            cache_salt=cache_salt,
+            now_s=0.0,
+            dry=True,
+        )
         assert found is not None
         return found.replica, found.available
 
