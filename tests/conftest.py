@@ -1,4 +1,4 @@
-"""Fixtures that several subjects share: a real redis-server."""
+"""Fixtures that several subjects share: a real redis-server, rewriting of golden files."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,16 @@ import pytest
 import redis
 
 from router.cli.redis_server import redis_server
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the answers into tests/traces")
+
+
+@pytest.fixture
+def rewrite(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be written instead of compared."""
+    return bool(request.config.getoption("--rewrite"))
 
 
 @pytest.fixture(scope="session")
