@@ -1,17 +1,18 @@
 """Stories in `traces/`, replayed on the compiled tree and on the model.
 
-A trace is a list of commands, each followed by what it answers, on lines that begin with `|`. Lines that
-begin with `#` tell why. `pytest --rewrite` writes the answers of the compiled tree into the files: read
-the diff. `radix_rs/tests/traces.rs` replays the same files on the crate alone.
+A trace is a list of commands, each followed by what it answers, on lines that begin with `|`.
+Lines that begin with `#` tell why. `pytest --rewrite` writes the answers of the compiled tree into
+the files: read the diff. `radix_rs/tests/traces.rs` replays the same files on the crate alone.
 
-    tree page=1 block=4           a new tree; the namespace is the plain one
-    namespace a bc                (extra_key, cache_salt) of what follows; `-` is empty
-    insert 0..40 5 7*3 as=x       tokens 0 to 39, then 5, then three times 7; x names the node
-        owned=40 counted=40       as in Tree.insert; slots from 0 on are given to the other positions
-    match KEY as=x                length and slots
-    peek KEY                      length
-    lock x, unlock x              by node; unlock takes the newest live receipt, else the last used one
-    evict 10, reset               the slots freed; those of a reset sorted
+    tree page=1 block=4        a new tree; the namespace is the plain one
+    namespace a bc             (extra_key, cache_salt) of what follows; `-` is empty
+    insert 0..40 5 7*3 as=x    tokens 0 to 39, then 5, then three times 7; x names the node
+        owned=40 counted=40    as in Tree.insert; the other positions get slots never used before
+    match KEY as=x             length and slots
+    peek KEY                   length
+    lock x                     the node of that name
+    unlock x                   its newest live receipt, or, if there is none, the one used last
+    evict 10, reset            the slots freed; those of a reset sorted
     deltas, snapshot 4, dump, stats
 """
 
