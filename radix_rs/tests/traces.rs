@@ -1,8 +1,10 @@
 //! Stories of `tests/traces/` at the top of the repository, replayed on the crate alone. Their format is
 //! explained in `tests/test_traces.py`, which also writes the answers.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::HashMap;
-use std::fmt::Display;
+use std::fmt::{Display, Write};
 use std::fs;
 use std::path::Path;
 
@@ -21,12 +23,12 @@ fn the_tree_answers_as_the_traces_say() {
         let mut replay = Replay::default();
         let mut answered = String::new();
         for line in text.lines().filter(|line| !line.starts_with('|')) {
-            answered += &format!("{line}\n");
+            writeln!(answered, "{line}").unwrap();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
             for answer in replay.run(line) {
-                answered += &format!("| {answer}\n");
+                writeln!(answered, "| {answer}").unwrap();
             }
             replay.tree().check().unwrap();
         }
