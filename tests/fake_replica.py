@@ -130,7 +130,8 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
         await self._server.start()
         self._tasks = [asyncio.create_task(self._heartbeat())]
         if leased:
-            self._tasks.append(asyncio.create_task(self._renew()))
+            await self._renew()
+            self._tasks.append(asyncio.create_task(self._keep_renewing()))
 
     async def kill(self) -> None:
         """Vanish without a goodbye: connections break, heartbeats and renewals stop."""
@@ -188,18 +189,21 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
                 await self.publish()
             await asyncio.sleep(keys.LEASE_PERIOD_S)
 
-    async def _renew(self) -> None:
+    async def _keep_renewing(self) -> None:
         while True:
-            with suppress(RedisError, OSError):
-                async with self._redis.pipeline() as pipe:
-                    pipe.zadd(keys.members(self.cluster), {self.id: 0})
-                    pipe.set(
-                        keys.lease(self.cluster, self.id),
-                        self.lease().SerializeToString(),
-                        px=int(keys.LEASE_TTL_S * 1000),
-                    )
-                    await pipe.execute()
             await asyncio.sleep(keys.LEASE_PERIOD_S)
+            with suppress(RedisError, OSError):
+                await self._renew()
+
+    async def _renew(self) -> None:
+        async with self._redis.pipeline() as pipe:
+            pipe.zadd(keys.members(self.cluster), {self.id: 0})
+            pipe.set(
+                keys.lease(self.cluster, self.id),
+                self.lease().SerializeToString(),
+                px=int(keys.LEASE_TTL_S * 1000),
+            )
+            await pipe.execute()
 
     def lease(self) -> Lease:
         return Lease(
