@@ -26,9 +26,24 @@ def find_redis_server() -> str:
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A TCP port nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1, host)[0]
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Different TCP ports nobody listens on at this moment."""
+    with contextlib.ExitStack() as open_probes:
+        probes = [open_probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((host, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def redis_command(port: int, directory: Path) -> list[str]:
+    """A redis-server on loopback that writes nothing; `directory` is where it runs."""
+    return [
+        *(find_redis_server(), "--bind", "127.0.0.1", "--port", str(port)),
+        *("--save", "", "--appendonly", "no", "--dir", str(directory)),
+    ]
 
 
 @contextlib.contextmanager

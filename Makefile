@@ -1,0 +1,93 @@
+# Every target is one or two commands that can also be typed. `make` alone lists them.
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) radix_rs/Cargo.toml $(shell find radix_rs/src -name '*.rs')
+
+export PATH := $(CURDIR)/$(BIN):$(PATH):$(HOME)/.cargo/bin
+
+.PHONY: help dev model gen fmt check test bench demo up lock clean toolchain
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+dev: $(VENV)/.extension model ## set everything up: environment, extension, model
+
+model: $(VENV)/.extension ## fetch the small model that demo and tests run (93 MB, once)
+	@prefixlb model
+
+demo: dev ## see it work: four assistants, twelve users, two policies (under three minutes)
+	@prefixlb demo
+
+up: dev ## a cluster on this machine until Ctrl-C
+	@prefixlb up
+
+test: dev ## all tests
+	cargo test --workspace
+	python -m pytest
+
+check: $(VENV)/.extension ## linters, types, formats, generated code
+	ruff check
+	ruff format --check
+	mypy
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	cd proto && buf lint
+	python -m proto.generate --check
+
+fmt: $(VENV)/.extension ## format and fix what can be fixed
+	ruff check --fix
+	ruff format
+	cargo fmt --all
+
+gen: $(VENV)/.packages ## generate the Python modules of proto/
+	python -m proto.generate
+
+bench: dev ## the figures in README.md
+	python -m tests.bench
+
+lock: $(VENV)/.uv ## resolve the dependencies of pyproject.toml anew
+	uv pip compile --universal --generate-hashes --no-header -q requirements-uv.in -o requirements-uv.lock
+	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml -o requirements-router.lock
+	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --extra replica -o requirements-replica.lock
+	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --all-extras -o requirements-dev.lock
+
+clean: ## remove what the targets above made, but not the model
+	rm -rf $(VENV) target .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find proto radix_rs replica router tests -name __pycache__ -prune -exec rm -rf {} +
+	rm -f radix_rs/_native*.so
+
+# The dependencies' Rust half compiles while the Python half downloads.
+
+$(VENV)/.uv: requirements-uv.lock | toolchain
+	@echo "==> virtual environment in $(VENV) ($$($(PYTHON) --version))"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock
+	@touch $@
+
+$(VENV)/.packages: requirements-dev.lock $(VENV)/.uv
+	@mkdir -p target
+	@echo "==> Python packages (torch is large); the Rust ones meanwhile, log in target/warm-up.log"
+	@cargo rustc --release --features python --lib --crate-type cdylib -p radix_rs >target/warm-up.log 2>&1 & cargo=$$!; \
+	trap 'kill $$cargo 2>/dev/null' INT TERM EXIT; \
+	uv pip install --python $(BIN)/python --require-hashes -r requirements-dev.lock && \
+	{ wait $$cargo || echo "    the Rust ones failed: the next step says why"; }
+	@touch $@
+
+$(VENV)/.extension: pyproject.toml $(RUST_SOURCES) $(VENV)/.packages
+	@echo "==> extension radix_rs (release build)"
+	@maturin develop --release --uv
+	@touch $@
+
+toolchain:
+	@missing=0; say() { echo "missing: $$1" >&2; missing=1; }; \
+	test -n "$(PYTHON)" || say "Python 3.11 or newer. Debian, Ubuntu: apt-get install python3 python3-venv"; \
+	test -z "$(PYTHON)" || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		say "Python's venv module. Debian, Ubuntu: apt-get install python3-venv"; \
+	command -v cc >/dev/null || say "a C compiler. Debian, Ubuntu: apt-get install build-essential"; \
+	cargo --version 2>/dev/null | awk '{split($$2, v, "."); ok = v[1] > 1 || v[2] >= 88} END {exit !ok}' || \
+		say "Rust 1.88 or newer (cargo). Install it with rustup, or update it: rustup update stable"; \
+	exit $$missing

@@ -1,0 +1,79 @@
+"""What subcommands print with: colours, tables and bars in a terminal, plain lines in a pipe."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+PIPED_WIDTH = 200
+"""Columns of output nobody looks at directly; wide enough that no table is cut."""
+
+
+def stdout() -> Console:
+    """For results."""
+    return _console(Console(highlight=False))
+
+
+def stderr() -> Console:
+    """For progress, notes and errors, so that stdout stays clean for scripts."""
+    return _console(Console(stderr=True, highlight=False))
+
+
+def _console(console: Console) -> Console:
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
+    return console
+
+
+def error(message: str) -> None:
+    """One line for what went wrong."""
+    stderr().print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True)
+
+
+def table(console: Console, *columns: str, title: str | None = None) -> Table:
+    """An empty table; columns whose name starts with ">" are aligned to the right."""
+    made = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold" if console.is_terminal else "",
+        box=box.SIMPLE_HEAD if console.is_terminal else None,
+        padding=(0, 1),
+        pad_edge=False,
+    )
+    for name in columns:
+        made.add_column(
+            name.removeprefix(">"),
+            justify="right" if name.startswith(">") else "left",
+            no_wrap=True,
+        )
+    return made
+
+
+@contextlib.contextmanager
+def byte_progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows a transfer on stderr; yields a function to call with (bytes so far, bytes in all).
+
+    In a pipe: a line each tenth.
+    """
+    console = stderr()
+    if console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+        with Progress(*columns, TransferSpeedColumn(), console=console) as bar:
+            task = bar.add_task(label, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        return
+    shown = -1
+
+    def line(done: int, total: int) -> None:
+        nonlocal shown
+        tenth = 10 * done // total
+        if tenth > shown:
+            shown = tenth
+            console.print(f"{label}: {done / 1e6:.0f} of {total / 1e6:.0f} MB")
+
+    yield line

@@ -1,0 +1,140 @@
+"""`prefixlb demo`: a real cluster, a workload people recognise, and the figures of two policies."""
+
+import argparse
+import asyncio
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import grpc
+from rich.console import Console
+
+from proto.client import CHANNEL_OPTIONS, Client, error_from_status
+from proto.errors import LBError
+from proto.prefixlb.v1.replica_pb2 import FlushRequest, InfoResponse
+from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
+from router.cli import console
+from router.cli.cluster import LocalCluster
+from router.cli.demo.play import play
+from router.cli.demo.report import ReplicaTotals, Run, show, verdict
+from router.cli.demo.screen import Screen
+from router.cli.demo.workload import schedule
+from router.cli.fleet_view import ReplicaView, replica_info, view_fleet
+from router.cli.model import fetch_model
+
+REPLICAS = 2
+CONCURRENCY = 4
+SLOTS = 1400
+"""A replica's pool in tokens: two system prompts and a few conversations, then it must evict."""
+POLICY, BASELINE = "cost", "round_robin"
+QUIET_TIMEOUT_S = 15.0
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "demo",
+        help="see it work: four assistants, twelve users, two policies",
+        description="Start Redis, two replicas and a router, let twelve users talk to four "
+        "assistants, then once more under round robin, and compare. Exit code 0 only if routing by "
+        "prefix wins and every mirror equals its tree.",
+        epilog="example: prefixlb demo --json | python3 -m json.tool",
+    )
+    parser.add_argument("--model", type=Path, metavar="PATH", help="weights to serve")
+    parser.add_argument("--slots", type=int, default=SLOTS, help="pool of a replica, in tokens")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play the workload under both policies; 0 if all claims hold."""
+    out = console.stderr() if args.json else console.stdout()
+    out.print("starting Redis, two replicas and a router ...")
+    state_dir = Path(tempfile.mkdtemp(prefix="prefixlb-demo-"))
+    cluster = LocalCluster(
+        model=args.model or fetch_model(),
+        state_dir=state_dir,
+        replicas=REPLICAS,
+        policy=POLICY,
+        replica_flags=["--slots", str(args.slots)],
+        report=lambda line: out.print(f"[dim]{line} ...[/]"),
+    )
+    try:
+        with cluster:
+            ours = run_policy(cluster, POLICY, out, quiet=args.json)
+            out.print(f"\nthe same workload under {BASELINE}")
+            cluster.restart_router(BASELINE)
+            other = run_policy(cluster, BASELINE, out, quiet=args.json)
+    except LBError as error:
+        raise LBError(f"{error}\nlogs are in {state_dir}") from error
+    claims = verdict(ours, other)
+    if args.json:
+        print(json.dumps({"runs": [ours.as_dict(), other.as_dict()], "claims": claims}))
+    else:
+        show(out, ours, other)
+    if not all(claims.values()):
+        out.print(f"logs are in {state_dir}", soft_wrap=True)
+        return 1
+    shutil.rmtree(state_dir)
+    return 0
+
+
+def run_policy(cluster: LocalCluster, policy: str, out: Console, *, quiet: bool) -> Run:
+    """The workload on empty caches; figures are what this run added."""
+    empty_caches(cluster)
+    before = [info(replica.address) for replica in cluster.replicas]
+    started_s = time.monotonic()
+    with Screen(out, quiet=quiet) as screen:
+        played = asyncio.run(
+            play(cluster.router.address, schedule(), concurrency=CONCURRENCY, screen=screen)
+        )
+    duration_s = time.monotonic() - started_s
+    views = when_quiet(cluster.router.address)
+    routes = [one.result.route for one in played if one.result and one.result.route]
+    replicas = []
+    for was, view in zip(before, views, strict=True):
+        if view.info is None:
+            raise LBError(f"{view.replica_id} no longer answers")
+        replicas.append(
+            ReplicaTotals.between(
+                was,
+                view.info,
+                requests=sum(route.replica == view.replica_id for route in routes),
+                mirror_blocks=view.status.count,
+                equal=view.mirror_equals_tree,
+            )
+        )
+    return Run(policy, duration_s, played, replicas)
+
+
+def empty_caches(cluster: LocalCluster) -> None:
+    """Warm code paths up, then flush, so that both policies start from the same state."""
+    for replica in cluster.replicas:
+        with Client(replica.address) as client:
+            client.complete("Good morning", max_tokens=2)
+        with grpc.insecure_channel(replica.address, options=CHANNEL_OPTIONS) as channel:
+            try:
+                ReplicaStub(channel).Flush(FlushRequest(), timeout=5.0)
+            except grpc.RpcError as error:
+                raise error_from_status(error.code(), error.details()) from error
+    cluster.wait_ready()
+    when_quiet(cluster.router.address)
+
+
+def when_quiet(router_address: str) -> list[ReplicaView]:
+    """The fleet once every mirror has caught up, or as it is after QUIET_TIMEOUT_S."""
+    deadline_s = time.monotonic() + QUIET_TIMEOUT_S
+    while True:
+        views = view_fleet(router_address)
+        if all(view.mirror_equals_tree for view in views) or time.monotonic() > deadline_s:
+            return views
+        time.sleep(0.1)
+
+
+def info(address: str) -> InfoResponse:
+    """What a replica says; raises LBError if it does not answer."""
+    said = replica_info(address)
+    if said is None:
+        raise LBError(f"the replica at {address} does not answer")
+    return said

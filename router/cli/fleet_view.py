@@ -1,0 +1,67 @@
+"""What a router believes about its replicas, beside what each replica says of itself."""
+
+from dataclasses import dataclass
+
+import grpc
+
+from proto.client import CHANNEL_OPTIONS, error_from_status
+from proto.prefixlb.v1.admin_pb2 import ListReplicasRequest, MirrorState, ReplicaStatus
+from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
+from proto.prefixlb.v1.replica_pb2 import InfoRequest, InfoResponse
+from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
+
+
+@dataclass(frozen=True)
+class ReplicaView:
+    """One replica from both sides, read a few milliseconds apart."""
+
+    status: ReplicaStatus
+    """The router's side."""
+    info: InfoResponse | None
+    """The replica's; None if it did not answer here, such as from outside its network."""
+
+    @property
+    def replica_id(self) -> str:
+        return self.status.lease.replica_id
+
+    @property
+    def mirror_equals_tree(self) -> bool:
+        """Same place in the stream, same number of blocks, same digest."""
+        if self.info is None:
+            return False
+        mirror = (self.status.epoch, self.status.seq, self.status.count, self.status.digest)
+        tree = (self.info.lease.epoch, self.info.lease.seq, self.info.count, self.info.digest)
+        return mirror == tree
+
+    @property
+    def mirror(self) -> str:
+        """The mirror in a few words."""
+        name = MirrorState.Name(self.status.mirror).removeprefix("MIRROR_STATE_").lower()
+        if self.info is None or self.status.mirror != MirrorState.MIRROR_STATE_STREAMING:
+            return name
+        if self.mirror_equals_tree:
+            return f"{name}, equal"
+        if self.status.epoch != self.info.lease.epoch:
+            return f"{name}, older epoch"
+        behind = self.info.lease.seq - self.status.seq
+        return f"{name}, {behind} behind" if behind > 0 else name
+
+
+def view_fleet(router_address: str, *, timeout_s: float = 5.0) -> list[ReplicaView]:
+    """All replicas the router knows, by id. Raises an LBError if the router does not answer."""
+    with grpc.insecure_channel(router_address, options=CHANNEL_OPTIONS) as channel:
+        try:
+            listed = AdminStub(channel).ListReplicas(ListReplicasRequest(), timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise error_from_status(error.code(), error.details()) from error
+    by_id = sorted(listed.replicas, key=lambda status: status.lease.replica_id)
+    return [ReplicaView(status, replica_info(status.lease.address)) for status in by_id]
+
+
+def replica_info(address: str, *, timeout_s: float = 1.0) -> InfoResponse | None:
+    """What the replica at `address` says; None if it does not answer in time."""
+    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        try:
+            return ReplicaStub(channel).Info(InfoRequest(), timeout=timeout_s)
+        except grpc.RpcError:
+            return None

@@ -1,0 +1,106 @@
+"""`prefixlb status`: the fleet as a router sees it, beside what each replica says."""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.live import Live
+from rich.table import Table
+
+from router.cli import console
+from router.cli.fleet_view import ReplicaView, view_fleet
+from router.cli.request_flags import add_router_flag
+
+EXAMPLES = """examples:
+  prefixlb status --watch
+  prefixlb status --json | python3 -m json.tool
+  PREFIXLB_ROUTER=10.0.0.7:30000 prefixlb status
+"""
+WATCH_PERIOD_S = 1.0
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "status",
+        help="show replicas, mirrors, load and hit rates",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
+    add_router_flag(parser, "the router to ask")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print it once, or again and again."""
+    out = console.stdout()
+    views = view_fleet(args.router)
+    if args.json:
+        print(json.dumps({"router": args.router, "replicas": [as_dict(view) for view in views]}))
+        return 0
+    if not args.watch:
+        out.print(fleet_table(views))
+        return 0
+    with Live(fleet_table(views), console=out, auto_refresh=False) as live:
+        while True:
+            time.sleep(WATCH_PERIOD_S)
+            live.update(fleet_table(view_fleet(args.router)), refresh=True)
+
+
+def fleet_table(views: Sequence[ReplicaView]) -> Table:
+    """One row a replica. Slots are those in use; the hit rate is delivered over prompt tokens."""
+    table = console.table(
+        console.stdout(),
+        *("replica", "address", "state", "mirror", ">blocks", ">running", ">waiting", ">slots"),
+        *(">requests", ">prompt", ">cached", ">hit rate"),
+    )
+    for view in views:
+        status, load = view.status, view.status.load
+        used = load.total_slots - load.free_slots - load.evictable_slots
+        held = load.total_slots - load.free_slots
+        table.add_row(
+            view.replica_id,
+            status.lease.address,
+            "draining" if load.draining else "live" if status.live else "gone",
+            view.mirror,
+            str(status.count),
+            str(load.running),
+            str(load.waiting),
+            f"{used} busy, {held} of {load.total_slots} filled",
+            str(status.requests),
+            str(status.prompt_tokens),
+            str(status.delivered_tokens),
+            percent(status.delivered_tokens, status.prompt_tokens),
+        )
+    return table
+
+
+def percent(part: float, whole: float) -> str:
+    """ "41.7 %", or "-" of nothing."""
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def as_dict(view: ReplicaView) -> dict[str, Any]:
+    """For scripts; names as in admin.proto and replica.proto, 64-bit hashes in hex."""
+    status, info = view.status, view.info
+    tokens = ("prompt_tokens", "available_tokens", "captured_tokens", "delivered_tokens")
+    counts = ("seq", "count", "in_flight", "requests", "gaps", "snapshots", *tokens)
+    load = ("running", "waiting", "pending_tokens", "free_slots", "evictable_slots", "total_slots")
+    said = ("prompt_tokens", "cached_tokens", "prefilled_tokens", "evicted_tokens", "count")
+    return {
+        "replica_id": view.replica_id,
+        "address": status.lease.address,
+        "model": status.lease.model,
+        "live": status.live,
+        "draining": status.load.draining,
+        "mirror": view.mirror.split(",")[0],
+        "mirror_equals_tree": view.mirror_equals_tree,
+        "epoch": f"{status.epoch:016x}",
+        "digest": f"{status.digest:016x}",
+        **{name: getattr(status, name) for name in counts},
+        "load": {name: getattr(status.load, name) for name in load},
+        "info": info and {name: getattr(info, name) for name in said},
+    }
