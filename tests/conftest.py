@@ -1,6 +1,7 @@
 """Fixtures that several subjects share: a real redis-server, the real model's file."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,19 @@ import pytest
 import redis
 
 from router.cli.redis_server import redis_server
+
+
+@pytest.fixture(autouse=True)
+def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tiny models are faster on one thread, the more so on busy cores; the real one takes all."""
+    torch = sys.modules.get("torch")
+    if torch is None or request.node.get_closest_marker("model"):
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")
