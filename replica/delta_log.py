@@ -20,7 +20,7 @@ class Batch:
 class DeltaLog:
     """Between the engine, which appends and never waits, and the publisher, which sends.
 
-    A batch gets its seq when it is sealed: to be sent, or because a snapshot must say where it stands.
+    A batch gets its seq when it is sealed: to be sent, or to say where a snapshot stands.
     """
 
     def __init__(self, *, block_size: int, max_backlog_bytes: int) -> None:
@@ -47,7 +47,7 @@ class DeltaLog:
         return self._backlog_bytes
 
     def append(self, deltas: Deltas) -> int:
-        """The tree changed. A backlog that gets too long is dropped, and the next seq shows the gap.
+        """The tree changed. A backlog too long is dropped, and the next seq shows the gap.
 
         Returns the bytes dropped.
         """
@@ -83,7 +83,7 @@ class DeltaLog:
             return self._epoch
 
     def seal(self) -> tuple[int, int]:
-        """Close the pending batch, if there is one. Returns (epoch, seq) of all that was appended."""
+        """Close the pending batch, if there is one. Returns (epoch, seq) of all appended so far."""
         with self._changed:
             if self._events or self._seq == 0:
                 self._seal()

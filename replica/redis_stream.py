@@ -21,7 +21,7 @@ class RedisStream:
         self._answers = True
 
     def send(self, batch: Batch) -> bool:
-        """Whether Redis took it. If not it may have it all the same: its seq shows a second copy."""
+        """Whether Redis took it. If not it may have it all the same; its seq tells copies."""
         try:
             with self._client.pipeline(transaction=False) as pipe:
                 pipe.xadd(

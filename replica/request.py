@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from replica.output import Output
 from replica.sampling import Sampling
 from replica.sequence import Sequence
-from replica.stream import TokenStream
+from replica.stream import AnswerStream
 
 
 class RequestState(Enum):
@@ -29,10 +30,10 @@ class Request:
 
     request_id: str
     sequence: Sequence
-    stream: TokenStream
     sampling: Sampling
-    max_tokens: int
-    """Those asked for, or fewer where context or pool end."""
+    """`max_tokens` are those asked for, or fewer where context or pool end."""
+    output: Output
+    stream: AnswerStream
     priority: int
     arrived_s: float
     deadline_s: float | None

@@ -100,7 +100,7 @@ class Scheduler:
 
     def measure_prefill(self, num_tokens: int, duration_s: float) -> None:
         """A step with `num_tokens` of prompt took `duration_s`, decodes beside it included."""
-        rate = num_tokens / max(duration_s, 1e-6)
+        rate = num_tokens / duration_s
         known = self.prefill_tokens_per_s
         self.prefill_tokens_per_s = rate if known == 0.0 else 0.9 * known + 0.1 * rate
 
@@ -158,7 +158,7 @@ class Scheduler:
             if any(self._shares(request, chunk) for chunk in plan.chunks):
                 continue
             if request.state is RequestState.WAITING:
-                # Who comes first and does not fit holds up those behind, so that it does not starve.
+                # Who comes first and does not fit holds up those behind, lest it starve.
                 admitting = admitting and self._admit(request)
                 if not admitting:
                     continue
@@ -184,7 +184,7 @@ class Scheduler:
         self.waiting = self.waiting[count:] + self.waiting[:count]
 
     def _admit(self, request: Request) -> bool:
-        """Lock its prefix and let it in, if with that locked there are slots enough for the rest."""
+        """Lock its prefix and let it in, if there are then slots enough for the rest."""
         admitted = self.prefilling + self.running
         if len(admitted) >= self._max_running:
             return False
@@ -246,5 +246,5 @@ class Scheduler:
 
 def _still_needed(request: Request) -> int:
     """Slots it will want: the rest of its prompt and the beginning of its answer."""
-    left = request.max_tokens - request.generated
+    left = request.sampling.max_tokens - request.generated
     return request.sequence.length - request.sequence.allocated + min(left, DECODE_RESERVE_TOKENS)
