@@ -86,7 +86,7 @@ class LocalCluster:
             port,
             metrics_port,
             ["--replica-id", name, "--model", str(self._model), *flags],
-            env={"OMP_NUM_THREADS": str(threads)},  # replicas share the cores instead of fighting
+            env={"REPLICA_THREADS": str(threads)},  # replicas share the cores instead of fighting
         )
 
     def _router(self, policy: str) -> Child:
@@ -150,6 +150,8 @@ class LocalCluster:
         return False
 
     def _wait(self, what: str, ready: Callable[[], bool], deadline_s: float) -> None:
+        if ready():
+            return
         self._report(f"waiting for {what}")
         while not ready():
             for child in self.children:
@@ -160,7 +162,7 @@ class LocalCluster:
                     f"gave up waiting for {what} after {self._start_timeout_s:.0f} s; "
                     f"logs are in {self.state_dir}"
                 )
-            time.sleep(0.05)
+            time.sleep(0.1)
 
     def restart_router(self, policy: str) -> None:
         """Replace the router by one with another policy at the same address."""
