@@ -20,6 +20,12 @@ class InvalidRequest(LBError):
     code = grpc.StatusCode.INVALID_ARGUMENT
 
 
+class InvalidModel(LBError):
+    """The model's files are missing, broken or of a kind we cannot run; the start fails."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
 class UnknownModel(LBError):
     """No replica serves that model."""
 

@@ -1,6 +1,8 @@
-"""Fixtures that several subjects share: a real redis-server."""
+"""Fixtures that several subjects share: a real redis-server, the real model's file."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -21,3 +23,18 @@ def redis_url(redis_process_url: str) -> str:
     with redis.Redis.from_url(redis_process_url) as client:
         client.flushall()
     return redis_process_url
+
+
+def smollm2_file() -> Path:
+    """Where `make model` puts SmolLM2-135M-Instruct."""
+    cache = Path(os.environ.get("PREFIXLB_CACHE_DIR", "~/.cache/prefixlb")).expanduser()
+    path = cache / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    if not path.exists():
+        raise FileNotFoundError(f"no model at {path}: run make model")
+    return path
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The real model, a GGUF file. Mark tests that use it `model`."""
+    return smollm2_file()

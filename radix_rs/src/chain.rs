@@ -2,7 +2,7 @@
 //!
 //! `h(0)` hashes the namespace, `h(i)` hashes `h(i-1)` and the i-th block's token ids, all with a key that
 //! only the cluster knows, so a reader of the deltas can neither recover nor confirm a prompt. The function
-//! is SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012; the reduced rounds are
+//! is SipHash-1-3 (Aumasson and Bernstein, "`SipHash`: a fast short-input PRF", 2012; the reduced rounds are
 //! those of Rust's and Python's hash tables), a PRF under a 128-bit key. 64 bits are enough because a hash
 //! is never trusted for correctness: the replica's tree compares token ids.
 
@@ -83,7 +83,7 @@ pub fn extend_chain(
     }
 }
 
-/// What a block adds to a digest: the 64-bit finaliser of MurmurHash3, so that sums of hashes do not cancel.
+/// What a block adds to a digest: the 64-bit finaliser of `MurmurHash3`, so that sums of hashes do not cancel.
 pub fn mix(hash: u64) -> u64 {
     let mut x = hash;
     x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);

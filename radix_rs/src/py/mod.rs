@@ -1,5 +1,6 @@
 //! The only code that names pyo3: takes arguments, calls the core, maps the error.
 
+mod buffer;
 mod router;
 mod tree;
 

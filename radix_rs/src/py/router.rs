@@ -1,7 +1,300 @@
 //! The Python face of the router.
 
+use pyo3::buffer::PyBuffer;
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 
-pub(super) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+use crate::chain::HashKey;
+use crate::error::RouterError as Error;
+use crate::pick::{self, Explained, PolicyKind, Prompt, Settings, Weights};
+
+create_exception!(radix_rs, RouterError, PyException, "Wrong use of a router.");
+
+/// Batches above this many bytes are applied without the interpreter's lock: some 10,000 blocks, a millisecond.
+const LARGE_BATCH_BYTES: usize = 80_000;
+
+impl From<Error> for PyErr {
+    fn from(error: Error) -> Self {
+        RouterError::new_err(error.to_string())
+    }
+}
+
+#[pyclass(frozen, get_all, module = "radix_rs")]
+struct Applied {
+    outcome: &'static str,
+    epoch: u64,
+    seq: u64,
+    stored: u64,
+    removed: u64,
+}
+
+impl From<pick::Applied> for Applied {
+    fn from(applied: pick::Applied) -> Self {
+        Self {
+            outcome: applied.outcome.name(),
+            epoch: applied.epoch,
+            seq: applied.seq,
+            stored: applied.stored,
+            removed: applied.removed,
+        }
+    }
+}
+
+#[pyclass(frozen, get_all, module = "radix_rs")]
+struct Load {
+    running: u32,
+    waiting: u32,
+    pending_tokens: u64,
+    free_slots: u64,
+    evictable_slots: u64,
+    total_slots: u64,
+    draining: bool,
+}
+
+#[pyclass(frozen, get_all, module = "radix_rs")]
+struct Candidate {
+    replica: String,
+    eligible: bool,
+    matched: u64,
+    expected: u64,
+    ahead: f64,
+    delayed_requests: f64,
+    decode_pressure: f64,
+    cost: f64,
+}
+
+impl From<Explained> for Candidate {
+    fn from(explained: Explained) -> Self {
+        let terms = explained.candidate.terms;
+        Self {
+            replica: explained.replica,
+            eligible: explained.eligible,
+            matched: explained.candidate.matched,
+            expected: explained.candidate.expected,
+            ahead: terms.ahead,
+            delayed_requests: terms.delayed_requests,
+            decode_pressure: terms.decode_pressure,
+            cost: terms.cost,
+        }
+    }
+}
+
+#[pyclass(frozen, get_all, module = "radix_rs")]
+struct Pick {
+    replica: String,
+    matched: u64,
+    available: u64,
+    reason: &'static str,
+    ticket: u64,
+}
+
+#[pyclass(frozen, get_all, module = "radix_rs")]
+struct Mirror {
+    epoch: u64,
+    seq: u64,
+    count: u64,
+    digest: u64,
+    size_bytes: u64,
+}
+
+#[pyclass(frozen, module = "radix_rs")]
+struct Router(pick::Router);
+
+#[pymethods]
+impl Router {
+    #[new]
+    #[pyo3(signature = (*, hash_key, policy="cost", k=1.5, decode_weight=1.0, in_flight_ttl_s=60.0, seed=0))]
+    fn new(
+        hash_key: &[u8],
+        policy: &str,
+        k: f64,
+        decode_weight: f64,
+        in_flight_ttl_s: f64,
+        seed: u64,
+    ) -> PyResult<Self> {
+        let policy: PolicyKind = policy.parse().map_err(PyValueError::new_err)?;
+        let hash_key = hash_key.try_into().map_err(|_| {
+            let len = hash_key.len();
+            PyValueError::new_err(format!("hash_key has {len} bytes, expected 16"))
+        })?;
+        Ok(Self(pick::Router::new(&Settings {
+            hash_key: HashKey::new(hash_key),
+            policy,
+            weights: Weights {
+                k: at_least_0("k", k)?,
+                decode: at_least_0("decode_weight", decode_weight)?,
+            },
+            in_flight_ttl_s: at_least_0("in_flight_ttl_s", in_flight_ttl_s)?,
+            seed,
+        })))
+    }
+
+    #[pyo3(signature = (replica, *, model, block_size))]
+    fn add_replica(&self, replica: &str, model: &str, block_size: u32) -> PyResult<()> {
+        Ok(self.0.add_replica(replica, model, block_size)?)
+    }
+
+    fn remove_replica(&self, replica: &str) {
+        self.0.remove_replica(replica);
+    }
+
+    fn set_eligible(&self, replica: &str, eligible: bool) -> PyResult<()> {
+        Ok(self.0.set_eligible(replica, eligible)?)
+    }
+
+    fn apply(&self, py: Python<'_>, replica: &str, batch: &[u8]) -> PyResult<Applied> {
+        let apply = || self.0.apply(replica, batch);
+        Ok(sized(py, batch, apply)?.into())
+    }
+
+    fn clear(&self, replica: &str) -> PyResult<()> {
+        Ok(self.0.clear(replica)?)
+    }
+
+    fn apply_snapshot(
+        &self,
+        py: Python<'_>,
+        replica: &str,
+        batch: &[u8],
+        last: bool,
+    ) -> PyResult<Applied> {
+        let apply = || self.0.apply_snapshot(replica, batch, last);
+        Ok(sized(py, batch, apply)?.into())
+    }
+
+    fn mirror(&self, replica: &str) -> PyResult<Mirror> {
+        let mirror = self.0.mirror(replica)?;
+        Ok(Mirror {
+            epoch: mirror.epoch,
+            seq: mirror.seq,
+            count: mirror.count,
+            digest: mirror.digest,
+            size_bytes: mirror.size_bytes,
+        })
+    }
+
+    fn load(&self, replica: &str) -> PyResult<Load> {
+        let load = self.0.load(replica)?;
+        Ok(Load {
+            running: load.running,
+            waiting: load.waiting,
+            pending_tokens: load.pending_tokens,
+            free_slots: load.free_slots,
+            evictable_slots: load.evictable_slots,
+            total_slots: load.total_slots,
+            draining: load.draining,
+        })
+    }
+
+    fn blocks(&self, replica: &str) -> PyResult<Vec<u64>> {
+        Ok(self.0.blocks(replica)?)
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        clippy::needless_pass_by_value,
+        reason = "arguments as Python passes them"
+    )]
+    #[pyo3(signature = (tokens, *, model, extra_key="", cache_salt="", exclude=Vec::new(), now_s, dry=false))]
+    fn pick(
+        &self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyAny>,
+        model: &str,
+        extra_key: &str,
+        cache_salt: &str,
+        exclude: Vec<String>,
+        now_s: f64,
+        dry: bool,
+    ) -> PyResult<Option<Pick>> {
+        let prompt = Prompt {
+            tokens: &read_tokens(py, tokens)?,
+            model,
+            extra_key,
+            cache_salt,
+        };
+        let pick = self.0.pick(prompt, &exclude, now_s, dry);
+        Ok(pick.map(|pick| Pick {
+            replica: pick.replica,
+            matched: pick.matched,
+            available: pick.available,
+            reason: pick.reason.name(),
+            ticket: pick.ticket,
+        }))
+    }
+
+    #[pyo3(signature = (tokens, *, model, extra_key="", cache_salt="", now_s))]
+    fn explain(
+        &self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyAny>,
+        model: &str,
+        extra_key: &str,
+        cache_salt: &str,
+        now_s: f64,
+    ) -> PyResult<Vec<Candidate>> {
+        let prompt = Prompt {
+            tokens: &read_tokens(py, tokens)?,
+            model,
+            extra_key,
+            cache_salt,
+        };
+        let explained = self.0.explain(prompt, now_s);
+        Ok(explained.into_iter().map(Candidate::from).collect())
+    }
+
+    fn prefilled(&self, ticket: u64) {
+        self.0.prefilled(ticket);
+    }
+
+    fn release(&self, ticket: u64) {
+        self.0.release(ticket);
+    }
+
+    fn in_flight(&self, replica: &str) -> PyResult<u32> {
+        Ok(self.0.in_flight(replica)?)
+    }
+
+    fn check(&self) -> PyResult<()> {
+        Ok(self.0.check()?)
+    }
+}
+
+/// Runs `apply` without the interpreter's lock if the batch is large.
+fn sized<T: Send>(py: Python<'_>, batch: &[u8], apply: impl FnOnce() -> T + Send) -> T {
+    if batch.len() > LARGE_BATCH_BYTES {
+        py.detach(apply)
+    } else {
+        apply()
+    }
+}
+
+fn at_least_0(name: &str, value: f64) -> PyResult<f64> {
+    if value.is_finite() && value >= 0.0 {
+        Ok(value)
+    } else {
+        let message = format!("{name} is {value}, expected a finite number of at least 0");
+        Err(PyValueError::new_err(message))
+    }
+}
+
+fn read_tokens(py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+    let wrong = |why: String| RouterError::new_err(format!("tokens: {why}"));
+    let buffer = PyBuffer::<u32>::get(tokens).map_err(|error| wrong(error.to_string()))?;
+    if buffer.dimensions() != 1 {
+        let dimensions = buffer.dimensions();
+        return Err(wrong(format!("{dimensions} dimensions, expected 1")));
+    }
+    buffer.to_vec(py)
+}
+
+pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("RouterError", module.py().get_type::<RouterError>())?;
+    module.add_class::<Router>()?;
+    module.add_class::<Applied>()?;
+    module.add_class::<Load>()?;
+    module.add_class::<Candidate>()?;
+    module.add_class::<Pick>()?;
+    module.add_class::<Mirror>()
 }

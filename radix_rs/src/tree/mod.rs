@@ -1,1 +1,207 @@
-//! The replica's tree.
+//! The replica's tree: which prefixes are cached, in which slots, and what may go when room is needed.
+//!
+//! Pure bookkeeping over token ids and slot numbers, single threaded, no I/O, no clock. It follows the
+//! radix cache of `SGLang` (`TreeCore` of 0.5), with full attention and least-recently-used eviction. In a
+//! few words, and where it decides for itself:
+//!
+//! - **Keys** are cut to whole pages before anything else; a key shorter than a page matches nothing and
+//!   stores nothing. Two siblings may share all but the last token of their first page.
+//! - **Namespaces** are pairs (`extra_key`, `cache_salt`), empty meaning absent. Nothing is shared between
+//!   two of them. A namespace is forgotten with its last node.
+//! - **Recency** is counted in ticks of a logical clock. A match and an insert stamp every node of their
+//!   path, a deeper one later than its parent. A **split** is no use of the part below it: that part keeps
+//!   its tick. Each tick is given once, so the order of eviction has no ties.
+//! - **Eviction** takes whole childless unlocked nodes, smallest tick first. A parent joins at the place
+//!   its own tick gives it when its last child goes.
+//! - **Locks** cover a path from a node to the root and are undone by receipt, not by node, so that splits
+//!   in between do not matter. A stale receipt or handle is an error; neither value is ever used again,
+//!   nor after a reset.
+//! - **Blocks** are what deltas speak of: `block_size` tokens, named by the chain hash of the whole prefix.
+//!   A block belongs to the node its last token is in; it is announced when that token is stored, withdrawn
+//!   when it goes, and may begin in a node above. Matches, splits, locks and touches announce nothing.
+//! - **Hits**: an insert counts one hit for each node of its path that ends past `counted_to`, so a request
+//!   with several inserts counts once.
+//!
+//! Errors are found before anything is changed; the tree stays usable.
+
+mod arena;
+mod blocks;
+mod check;
+mod evict;
+mod insert;
+mod key;
+mod lock;
+mod matching;
+mod namespace;
+mod node;
+mod snapshot;
+mod split;
+
+use std::collections::BTreeSet;
+
+use crate::chain::{self, HashKey};
+use crate::error::TreeError;
+
+pub use blocks::Deltas;
+pub use insert::Insert;
+pub use matching::Match;
+pub use namespace::Namespace;
+
+use arena::Arena;
+use blocks::BlockLog;
+use namespace::Namespaces;
+use node::Nodes;
+
+/// See the [module](self).
+pub struct Tree {
+    page_size: usize,
+    block_size: usize,
+    hash_key: HashKey,
+    model: String,
+    nodes: Nodes,
+    /// Root of the default namespace, and the node of every empty match.
+    root: u32,
+    namespaces: Namespaces,
+    /// The node each live receipt locks.
+    receipts: Arena<u32>,
+    /// Exactly the nodes for which [`node::Node::is_evictable`], by last use.
+    evictable: BTreeSet<(u64, u32)>,
+    clock: u64,
+    evictable_tokens: usize,
+    protected_tokens: usize,
+    evicted_total: u64,
+    blocks: BlockLog,
+}
+
+/// Sizes of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeStats {
+    /// Nodes, roots apart.
+    pub nodes: usize,
+    /// Tokens on all nodes.
+    pub tokens: usize,
+    /// Tokens on nodes nobody locks.
+    pub evictable: usize,
+    /// Tokens on locked nodes.
+    pub protected: usize,
+    /// Live receipts.
+    pub locks: usize,
+    /// Tokens evicted since the tree was made; a reset evicts nothing.
+    pub evicted_total: u64,
+}
+
+impl Tree {
+    /// An empty tree of `model`, the first field of every namespace's seed.
+    ///
+    /// # Errors
+    /// [`TreeError::Sizes`].
+    pub fn new(
+        page_size: usize,
+        block_size: usize,
+        hash_key: HashKey,
+        model: &str,
+    ) -> Result<Self, TreeError> {
+        let possible = 1..=u32::MAX as usize;
+        if !possible.contains(&page_size)
+            || !possible.contains(&block_size)
+            || !block_size.is_multiple_of(page_size)
+        {
+            return Err(TreeError::Sizes {
+                page_size,
+                block_size,
+            });
+        }
+        let mut nodes = Nodes::new(page_size);
+        let root = nodes.add_root();
+        Ok(Self {
+            page_size,
+            block_size,
+            hash_key,
+            model: model.to_owned(),
+            nodes,
+            root,
+            namespaces: Namespaces::default(),
+            receipts: Arena::default(),
+            evictable: BTreeSet::new(),
+            clock: 0,
+            evictable_tokens: 0,
+            protected_tokens: 0,
+            evicted_total: 0,
+            blocks: BlockLog::default(),
+        })
+    }
+
+    /// What changed since the last call, `None` if nothing did.
+    pub fn drain_deltas(&mut self) -> Option<Deltas> {
+        self.blocks.drain()
+    }
+
+    /// Blocks in the tree, drained or not, and their digest.
+    pub fn count_digest(&self) -> (u64, u64) {
+        (self.blocks.count, self.blocks.digest)
+    }
+
+    /// Sizes, all kept up to date: this costs nothing.
+    pub fn stats(&self) -> TreeStats {
+        TreeStats {
+            nodes: self.nodes.len() - 1 - self.namespaces.len(),
+            tokens: self.evictable_tokens + self.protected_tokens,
+            evictable: self.evictable_tokens,
+            protected: self.protected_tokens,
+            locks: self.receipts.len(),
+            evicted_total: self.evicted_total,
+        }
+    }
+
+    fn whole_pages<'a>(&self, tokens: &'a [u32]) -> Result<&'a [u32], TreeError> {
+        if u32::try_from(tokens.len()).is_err() {
+            return Err(TreeError::KeyTooLong {
+                tokens: tokens.len(),
+            });
+        }
+        Ok(&tokens[..tokens.len() - tokens.len() % self.page_size])
+    }
+
+    fn resolve(&self, node: u64) -> Result<u32, TreeError> {
+        self.nodes.resolve(node).ok_or(TreeError::UnknownNode(node))
+    }
+
+    fn root_of(&self, namespace: Namespace<'_>) -> Option<u32> {
+        if namespace == Namespace::default() {
+            Some(self.root)
+        } else {
+            self.namespaces.root(namespace)
+        }
+    }
+
+    fn root_or_new(&mut self, namespace: Namespace<'_>) -> u32 {
+        self.root_of(namespace).unwrap_or_else(|| {
+            let root = self.nodes.add_root();
+            self.namespaces.add(namespace, root);
+            root
+        })
+    }
+
+    fn seed(&self, namespace: Namespace<'_>) -> u64 {
+        chain::namespace_seed(
+            &self.hash_key,
+            &self.model,
+            namespace.extra_key,
+            namespace.cache_salt,
+        )
+    }
+
+    /// Hash of the last block that ends at or before the end of `node`.
+    fn last_hash(&self, node: u32) -> Option<u64> {
+        let mut index = node;
+        // A block spans at most `block_size / page_size` nodes, so this ends soon.
+        while !self.nodes[index].is_root() {
+            let node = &self.nodes[index];
+            if let Some(hash) = node.hashes(self.block_size).next_back() {
+                return Some(hash);
+            }
+            index = node.parent;
+        }
+        None
+    }
+}

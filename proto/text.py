@@ -1,0 +1,160 @@
+"""How text and chats become token ids, and tokens text: the same in router and replica."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from proto.detokenizer import Detokenizer, token_bytes
+from proto.errors import InvalidModel, InvalidRequest
+from proto.prefixlb.v1.inference_pb2 import ChatMessage, GenerateRequest
+from proto.prefixlb.v1.replica_pb2 import TextRules
+
+
+class TextCodec:
+    """A model's tokenizer and chat template."""
+
+    def __init__(self, tokenizer_json: bytes, rules: TextRules) -> None:
+        """`tokenizer_json` as the `tokenizers` package reads it, with a byte-level decoder.
+
+        Raises InvalidModel if the tokenizer or the template cannot be used.
+        """
+        self.tokenizer_json = tokenizer_json
+        self.rules = rules
+        self._tokenizer = parse_tokenizer(tokenizer_json)
+        self._bos = [self._id_of(rules.bos_token)] if rules.add_bos else []
+        self._template = compile_template(rules.chat_template) if rules.chat_template else None
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text prompt, after the begin-of-sequence token if the model wants one."""
+        return self._bos + self._encode(text)
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Token ids of the rendered chat. Raises InvalidRequest as `render_chat` does."""
+        return self._encode(self.render_chat(messages))
+
+    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
+        """The chat as the model's template writes it, ready for the assistant's answer.
+
+        Raises InvalidRequest if there is no message, no template, or the template refuses the chat.
+        """
+        if self._template is None:
+            raise InvalidRequest("the model has no chat template; send text or token ids")
+        if not messages:
+            raise InvalidRequest("the chat has no messages, expected at least 1")
+        try:
+            return self._template.render(
+                messages=[{"role": each.role, "content": each.content} for each in messages],
+                add_generation_prompt=True,
+                bos_token=self.rules.bos_token,
+                eos_token=self.rules.eos_token,
+            )
+        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            # A template may do to values whatever an expression can.
+            raise InvalidRequest(f"the model's chat template refused the chat: {error}") from error
+
+    def prompt_ids(self, request: GenerateRequest, vocab_size: int) -> list[int]:
+        """Token ids of a request's prompt, whichever form it has.
+
+        Raises InvalidRequest if it is missing or empty, or has an id outside [0, `vocab_size`).
+        """
+        match request.WhichOneof("prompt"):
+            case "text":
+                ids = self.encode(request.text)
+            case "chat":
+                ids = self.encode_chat(request.chat.messages)
+            case "tokens":
+                ids = list(request.tokens.ids)
+                if ids and (highest := max(ids)) >= vocab_size:
+                    raise InvalidRequest(
+                        f"token id {highest} is outside the vocabulary of {vocab_size} tokens"
+                    )
+            case _:
+                raise InvalidRequest("the request has no prompt: set text, chat or tokens")
+        if not ids:
+            raise InvalidRequest("the prompt is empty, expected at least 1 token")
+        return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens, without special tokens."""
+        detokenizer = self.detokenizer()
+        return "".join(map(detokenizer.push, token_ids)) + detokenizer.finish()
+
+    def detokenizer(self) -> Detokenizer:
+        """A fresh detokenizer, for one request."""
+        return Detokenizer(self._pieces)
+
+    def digest(self) -> bytes:
+        """SHA-256 of tokenizer and rules: equal digests give equal token ids for equal requests."""
+        sha = hashlib.sha256(len(self.tokenizer_json).to_bytes(8, "little"))
+        sha.update(self.tokenizer_json)
+        sha.update(self.rules.SerializeToString(deterministic=True))
+        return sha.digest()
+
+    @cached_property
+    def _pieces(self) -> list[bytes]:
+        """What each token adds to the text. A router never asks, so it is made on first use."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        pieces = []
+        for token_id in range(self._tokenizer.get_vocab_size(with_added_tokens=True)):
+            token = self._tokenizer.id_to_token(token_id)
+            if token is None or (token_id in added and added[token_id].special):
+                pieces.append(b"")
+            else:
+                pieces.append(token_bytes(token))
+        return pieces
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _id_of(self, token: str) -> int:
+        token_id = self._tokenizer.token_to_id(token)
+        if token_id is None:
+            raise InvalidModel(f"the begin-of-sequence token {token!r} is not in the vocabulary")
+        return int(token_id)
+
+
+def parse_tokenizer(tokenizer_json: bytes) -> Tokenizer:
+    """Raises InvalidModel if this is no tokenizer, or one that is not byte-level."""
+    try:
+        decoder = (json.loads(tokenizer_json).get("decoder") or {}).get("type")
+        tokenizer = Tokenizer.from_buffer(tokenizer_json)
+    except ValueError as error:
+        raise InvalidModel(f"tokenizer.json cannot be read: {error}") from error
+    if decoder != "ByteLevel":
+        raise InvalidModel(f"tokenizer decoder {decoder} is not supported, only ByteLevel")
+    return tokenizer
+
+
+def compile_template(source: str) -> Template:
+    """A chat template in the environment Hugging Face templates are written for."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = strftime_now
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise InvalidModel(f"the chat template cannot be compiled: {error}") from error
+
+
+def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    """Unlike Jinja's own filter, without HTML escapes."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+
+def raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def strftime_now(layout: str) -> str:
+    return datetime.now().strftime(layout)

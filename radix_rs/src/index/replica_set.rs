@@ -1,0 +1,120 @@
+//! A set of replicas, as bits.
+
+/// A replica's number in the index: dense, reused after the replica is removed.
+pub type ReplicaId = u32;
+
+const WORD: u32 = u64::BITS;
+
+/// Sixty-four replicas need no allocation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReplicaSet {
+    first: u64,
+    rest: Vec<u64>,
+}
+
+impl ReplicaSet {
+    /// The set of one replica.
+    pub fn of(replica: ReplicaId) -> Self {
+        let mut set = Self::default();
+        set.insert(replica);
+        set
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        match index {
+            0 => self.first,
+            _ => self.rest.get(index - 1).copied().unwrap_or(0),
+        }
+    }
+
+    fn words(&self) -> usize {
+        1 + self.rest.len()
+    }
+
+    pub fn contains(&self, replica: ReplicaId) -> bool {
+        self.word((replica / WORD) as usize) >> (replica % WORD) & 1 == 1
+    }
+
+    pub fn insert(&mut self, replica: ReplicaId) {
+        let index = (replica / WORD) as usize;
+        if index > self.rest.len() {
+            self.rest.resize(index, 0);
+        }
+        *self.word_mut(index) |= 1 << (replica % WORD);
+    }
+
+    pub fn remove(&mut self, replica: ReplicaId) {
+        let index = (replica / WORD) as usize;
+        if index < self.words() {
+            *self.word_mut(index) &= !(1 << (replica % WORD));
+        }
+    }
+
+    fn word_mut(&mut self, index: usize) -> &mut u64 {
+        match index {
+            0 => &mut self.first,
+            _ => &mut self.rest[index - 1],
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.first == 0 && self.rest.iter().all(|&word| word == 0)
+    }
+
+    pub fn is_subset(&self, of: &Self) -> bool {
+        (0..self.words()).all(|index| self.word(index) & !of.word(index) == 0)
+    }
+
+    /// Removes and returns what `kept` lacks.
+    pub fn split_off_outside(&mut self, kept: &Self) -> Self {
+        let mut outside = self.clone();
+        for index in 0..self.words() {
+            *outside.word_mut(index) &= !kept.word(index);
+            *self.word_mut(index) &= kept.word(index);
+        }
+        outside
+    }
+
+    /// Its members in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = ReplicaId> + '_ {
+        (0..self.words()).flat_map(move |index| {
+            let mut word = self.word(index);
+            std::iter::from_fn(move || {
+                if word == 0 {
+                    return None;
+                }
+                let bit = word.trailing_zeros();
+                word &= word - 1;
+                Some(index as ReplicaId * WORD + bit)
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_come_back_in_order_across_words() {
+        let mut set = ReplicaSet::default();
+        for replica in [200, 3, 64, 63] {
+            set.insert(replica);
+        }
+        assert_eq!(set.iter().collect::<Vec<_>>(), [3, 63, 64, 200]);
+        assert!(set.contains(200) && !set.contains(201) && !set.contains(100_000));
+        set.remove(200);
+        set.remove(100_000);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [3, 63, 64]);
+    }
+
+    #[test]
+    fn sets_of_different_width_compare() {
+        let (narrow, mut wide) = (ReplicaSet::of(1), ReplicaSet::of(1));
+        wide.insert(300);
+        assert!(narrow.is_subset(&wide) && !wide.is_subset(&narrow));
+        let outside = wide.split_off_outside(&narrow);
+        assert_eq!(outside.iter().collect::<Vec<_>>(), [300]);
+        assert!(wide.is_subset(&narrow) && !wide.is_empty());
+    }
+}

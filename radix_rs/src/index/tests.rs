@@ -1,0 +1,386 @@
+//! Against a naive model: a set of hashes for each replica, matched by scanning.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::{Index, Matches, ReplicaId, ReplicaSet};
+use crate::chain::{NO_PARENT, mix};
+
+const REPLICAS: usize = 4;
+
+/// A forest of blocks: each one's parent is an earlier block or none.
+#[derive(Clone, Debug)]
+struct Forest {
+    parents: Vec<Option<usize>>,
+}
+
+impl Forest {
+    fn hash(block: usize) -> u64 {
+        mix(block as u64 + 1)
+    }
+
+    /// Blocks from the start of the prompt to `block`.
+    fn path(&self, block: usize) -> Vec<usize> {
+        let mut path: Vec<_> = std::iter::successors(Some(block), |&b| self.parents[b]).collect();
+        path.reverse();
+        path
+    }
+
+    fn chain(&self, block: usize) -> Vec<u64> {
+        self.path(block).into_iter().map(Self::hash).collect()
+    }
+}
+
+/// Long stretches without a branch, with branches now and then.
+fn forest() -> impl Strategy<Value = Forest> {
+    prop::collection::vec((0..8u32, any::<prop::sample::Index>()), 1..48).prop_map(|choices| {
+        let parents = choices.iter().enumerate().map(|(block, (kind, pick))| {
+            if block == 0 || *kind == 0 {
+                None
+            } else if *kind < 5 {
+                Some(block - 1)
+            } else {
+                Some(pick.index(block))
+            }
+        });
+        Forest {
+            parents: parents.collect(),
+        }
+    })
+}
+
+/// `block`, `from` and `count` are taken modulo what there is.
+#[derive(Clone, Debug)]
+enum Op {
+    Store {
+        replica: usize,
+        block: usize,
+        from: usize,
+    },
+    Remove {
+        replica: usize,
+        block: usize,
+        count: usize,
+    },
+    Clear {
+        replica: usize,
+    },
+    Rejoin {
+        replica: usize,
+    },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (replica, block) = (0..REPLICAS, any::<usize>());
+    prop_oneof![
+        8 => (replica.clone(), block, any::<usize>())
+            .prop_map(|(replica, block, from)| Op::Store { replica, block, from }),
+        8 => (replica.clone(), any::<usize>(), 1..6usize)
+            .prop_map(|(replica, block, count)| Op::Remove { replica, block, count }),
+        1 => replica.clone().prop_map(|replica| Op::Clear { replica }),
+        1 => replica.prop_map(|replica| Op::Rejoin { replica }),
+    ]
+}
+
+/// The index and its model, fed the same.
+struct Pair {
+    forest: Forest,
+    index: Index,
+    ids: Vec<ReplicaId>,
+    held: Vec<BTreeSet<usize>>,
+}
+
+impl Pair {
+    fn new(forest: Forest) -> Self {
+        let mut index = Index::default();
+        let ids = (0..REPLICAS).map(|_| index.add_replica()).collect();
+        Self {
+            forest,
+            index,
+            ids,
+            held: vec![BTreeSet::new(); REPLICAS],
+        }
+    }
+
+    fn store(&mut self, replica: usize, path: &[usize], from: usize) {
+        let hashes: Vec<u64> = path[from..].iter().map(|&b| Forest::hash(b)).collect();
+        let parent = from
+            .checked_sub(1)
+            .map_or(NO_PARENT, |before| Forest::hash(path[before]));
+        let new = path[from..]
+            .iter()
+            .filter(|&&b| self.held[replica].insert(b))
+            .count();
+        assert_eq!(
+            self.index.store(self.ids[replica], parent, &hashes),
+            new as u64
+        );
+    }
+
+    fn remove(&mut self, replica: usize, path: &[usize], count: usize) {
+        let from = path.len().saturating_sub(count);
+        let gone = path[from..]
+            .iter()
+            .filter(|&b| self.held[replica].remove(b))
+            .count();
+        let last = Forest::hash(path[path.len() - 1]);
+        let removed = self
+            .index
+            .remove(self.ids[replica], last, u32::try_from(count).unwrap());
+        assert_eq!(removed, gone as u64);
+    }
+
+    fn clear(&mut self, replica: usize) {
+        let held = std::mem::take(&mut self.held[replica]).len();
+        assert_eq!(self.index.clear(self.ids[replica]), held as u64);
+    }
+
+    fn rejoin(&mut self, replica: usize) {
+        self.held[replica].clear();
+        self.index.remove_replica(self.ids[replica]);
+        self.ids[replica] = self.index.add_replica();
+    }
+
+    fn check(&self) {
+        self.index.check().unwrap();
+        for (replica, held) in self.held.iter().enumerate() {
+            let mut found = self.index.blocks(self.ids[replica]);
+            let mut expected: Vec<_> = held.iter().map(|&b| Forest::hash(b)).collect();
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found, expected);
+        }
+        for block in 0..self.forest.parents.len() {
+            self.check_matches(block);
+        }
+    }
+
+    fn check_matches(&self, block: usize) {
+        let path = self.forest.path(block);
+        let mut chain = self.forest.chain(block);
+        chain.push(u64::MAX);
+        let mut all = ReplicaSet::default();
+        self.ids.iter().for_each(|&id| all.insert(id));
+        let mut matches = Matches::default();
+        self.index.walk(&chain, &all, &mut matches);
+        for (replica, held) in self.held.iter().enumerate() {
+            let expected = path.iter().take_while(|b| held.contains(b)).count();
+            assert_eq!(matches.of(self.ids[replica]), expected);
+            let holds = self.index.holds(self.ids[replica], Forest::hash(block));
+            assert_eq!(holds, held.contains(&block));
+        }
+    }
+
+    /// Runs of an index that was given the same content from scratch, in another order.
+    fn runs_if_built_anew(&self) -> usize {
+        let mut index = Index::default();
+        for held in self.held.iter().rev() {
+            let id = index.add_replica();
+            for &block in held {
+                let chain = self.forest.chain(block);
+                let (parent, last) = match &chain[..] {
+                    [.., parent, last] => (*parent, *last),
+                    [last] => (NO_PARENT, *last),
+                    [] => unreachable!(),
+                };
+                index.store(id, parent, &[last]);
+            }
+        }
+        index.num_runs()
+    }
+
+    /// The longest removal that starts at `block` and leaves no block of the replica without its parent.
+    fn removable(&self, replica: usize, block: usize) -> usize {
+        let held = &self.held[replica];
+        let mut children: BTreeMap<usize, usize> = BTreeMap::new();
+        for &child in held {
+            if let Some(parent) = self.forest.parents[child] {
+                *children.entry(parent).or_default() += 1;
+            }
+        }
+        let path = self.forest.path(block);
+        let blocks = path.iter().rev().enumerate();
+        blocks
+            .take_while(|(i, b)| {
+                let removed_before = usize::from(*i > 0);
+                held.contains(b) && children.get(b).copied().unwrap_or(0) == removed_before
+            })
+            .count()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn mirrors_of_right_publishers_equal_their_sets(forest in forest(), ops in prop::collection::vec(op(), 0..60)) {
+        let blocks = forest.parents.len();
+        let mut pair = Pair::new(forest);
+        for op in ops {
+            match op {
+                Op::Store { replica, block, from } => {
+                    let path = pair.forest.path(block % blocks);
+                    // Blocks it holds may be said again; the run follows one it holds.
+                    let held = path.iter().take_while(|b| pair.held[replica].contains(b)).count();
+                    pair.store(replica, &path, (from % (held + 1)).min(path.len() - 1));
+                }
+                Op::Remove { replica, block, count } => {
+                    let block = block % blocks;
+                    let removable = pair.removable(replica, block);
+                    let count = if pair.held[replica].contains(&block) {
+                        count.min(removable)
+                    } else {
+                        1 // unknown, or evicted twice
+                    };
+                    let path = pair.forest.path(block);
+                    pair.remove(replica, &path, count);
+                }
+                Op::Clear { replica } => pair.clear(replica),
+                Op::Rejoin { replica } => pair.rejoin(replica),
+            }
+            pair.check();
+            prop_assert_eq!(pair.index.num_runs(), pair.runs_if_built_anew());
+        }
+        for replica in 0..REPLICAS {
+            pair.rejoin(replica);
+        }
+        prop_assert_eq!((pair.index.num_runs(), pair.index.num_blocks()), (0, 0));
+    }
+
+    #[test]
+    fn mirrors_of_publishers_that_leave_holes_equal_their_sets(
+        forest in forest(),
+        ops in prop::collection::vec(op(), 0..60),
+    ) {
+        let blocks = forest.parents.len();
+        let mut pair = Pair::new(forest);
+        for op in ops {
+            match op {
+                Op::Store { replica, block, from } => {
+                    let path = pair.forest.path(block % blocks);
+                    pair.store(replica, &path, from % path.len());
+                }
+                Op::Remove { replica, block, .. } => {
+                    let path = pair.forest.path(block % blocks);
+                    pair.remove(replica, &path, 1);
+                }
+                Op::Clear { replica } => pair.clear(replica),
+                Op::Rejoin { replica } => pair.rejoin(replica),
+            }
+            pair.check();
+        }
+        for replica in 0..REPLICAS {
+            pair.clear(replica);
+        }
+        prop_assert_eq!((pair.index.num_runs(), pair.index.num_blocks()), (0, 0));
+    }
+
+    #[test]
+    fn a_publisher_that_lies_about_parents_breaks_nothing(
+        events in prop::collection::vec(
+            (0..REPLICAS, any::<bool>(), 0..12u64, prop::collection::vec(1..12u64, 0..6), 0..8u32),
+            0..80,
+        ),
+    ) {
+        let mut index = Index::default();
+        let ids: Vec<_> = (0..REPLICAS).map(|_| index.add_replica()).collect();
+        let mut held = vec![BTreeSet::new(); REPLICAS];
+        for (replica, store, parent, hashes, count) in events {
+            if store {
+                index.store(ids[replica], parent, &hashes);
+                held[replica].extend(&hashes);
+            } else {
+                index.remove(ids[replica], parent, count);
+                // What lies before `parent` is what the liars said: only the sizes can be told.
+                let found: BTreeSet<_> = index.blocks(ids[replica]).into_iter().collect();
+                prop_assert!(found.is_subset(&held[replica]));
+                prop_assert!(held[replica].len() - found.len() <= count as usize);
+                prop_assert!(count == 0 || !found.contains(&parent));
+                held[replica] = found;
+            }
+            index.check().unwrap();
+            for (&id, held) in ids.iter().zip(&held) {
+                let found: BTreeSet<_> = index.blocks(id).into_iter().collect();
+                prop_assert_eq!(&found, held);
+            }
+        }
+        for &id in &ids {
+            index.clear(id);
+        }
+        prop_assert_eq!((index.num_runs(), index.num_blocks()), (0, 0));
+    }
+}
+
+fn chain(seed: u64, len: u64) -> Vec<u64> {
+    (0..len).map(|i| mix(seed << 32 | (i + 1))).collect()
+}
+
+#[test]
+fn a_prefix_held_by_many_replicas_is_stored_once() {
+    let mut index = Index::default();
+    let prefix = chain(1, 500);
+    for _ in 0..100 {
+        let id = index.add_replica();
+        index.store(id, NO_PARENT, &prefix);
+    }
+    assert_eq!((index.num_runs(), index.num_blocks()), (1, 500));
+    let all = index.size_bytes() as u64;
+    assert_eq!(index.mirror_size_bytes(0), all / 100);
+    index.check().unwrap();
+}
+
+#[test]
+fn one_replicas_eviction_leaves_the_others_match() {
+    let mut index = Index::default();
+    let (a, b) = (index.add_replica(), index.add_replica());
+    let prefix = chain(1, 8);
+    index.store(a, NO_PARENT, &prefix);
+    index.store(b, NO_PARENT, &prefix);
+    assert_eq!(index.remove(a, prefix[7], 8), 8);
+    assert_eq!(index.remove(a, prefix[7], 8), 0);
+    assert_eq!((index.tally(a).count, index.tally(b).count), (0, 8));
+    assert!(index.holds(b, prefix[7]) && !index.holds(a, prefix[0]));
+    index.check().unwrap();
+}
+
+#[test]
+fn a_block_stored_twice_goes_with_one_removal() {
+    let mut index = Index::default();
+    let a = index.add_replica();
+    index.store(a, NO_PARENT, &[5]);
+    assert_eq!(index.store(a, NO_PARENT, &[5]), 0);
+    assert_eq!(index.remove(a, 5, 1), 1);
+    assert_eq!(index.remove(a, 5, 1), 0);
+    assert_eq!(index.tally(a), super::Tally::default());
+}
+
+#[test]
+fn runs_that_a_branch_had_cut_are_joined_when_it_goes() {
+    let mut index = Index::default();
+    let (a, b) = (index.add_replica(), index.add_replica());
+    let trunk = chain(1, 10);
+    index.store(a, NO_PARENT, &trunk);
+    index.store(b, NO_PARENT, &trunk[..6]);
+    assert_eq!(index.num_runs(), 1);
+    let branch = chain(2, 4);
+    index.store(b, trunk[5], &branch);
+    assert_eq!(index.num_runs(), 3);
+    index.remove(b, branch[3], 4);
+    assert_eq!(index.num_runs(), 1);
+    index.check().unwrap();
+}
+
+#[test]
+fn children_stored_before_their_parent_join_it_when_it_comes() {
+    let mut index = Index::default();
+    let a = index.add_replica();
+    let all = chain(1, 6);
+    index.store(a, all[2], &all[3..]);
+    index.store(a, NO_PARENT, &all[..3]);
+    assert_eq!(index.num_runs(), 2);
+    index.store(a, all[2], &all[3..4]);
+    assert_eq!(index.num_runs(), 1);
+    assert_eq!(index.remove(a, all[5], 6), 6);
+    assert_eq!(index.num_blocks(), 0);
+}

@@ -1,0 +1,191 @@
+//! From a batch's bytes to the index, the load and the prompts in flight.
+
+use prost::Message;
+
+use super::core::Core;
+use super::fleet::Replica;
+use super::in_flight::InFlight;
+use super::load::LoadReport;
+use crate::chain::{HASH_VERSION, NO_PARENT};
+use crate::delta::{DeltaBatch, DeltaEvent, Event};
+use crate::error::RouterError;
+use crate::index::{Outcome, ReplicaId, Tally};
+
+/// What a batch did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Of the batch.
+    pub epoch: u64,
+    /// Of the batch.
+    pub seq: u64,
+    /// Blocks the mirror did not hold before.
+    pub stored: u64,
+    /// Blocks the mirror no longer holds.
+    pub removed: u64,
+}
+
+/// Reads a batch and checks all that can be checked without a mirror.
+pub(crate) fn decode(replica: &str, bytes: &[u8]) -> Result<DeltaBatch, RouterError> {
+    let batch = DeltaBatch::decode(bytes).map_err(|error| malformed(replica, error.to_string()))?;
+    if batch.epoch == 0 {
+        return Err(malformed(replica, "epoch 0".to_owned()));
+    }
+    let names_nothing = |event: &DeltaEvent| match &event.event {
+        Some(Event::Stored(stored)) => stored.hashes.contains(&NO_PARENT),
+        _ => false,
+    };
+    if batch.events.iter().any(names_nothing) {
+        return Err(malformed(replica, "a stored block has hash 0".to_owned()));
+    }
+    Ok(batch)
+}
+
+fn malformed(replica: &str, why: String) -> RouterError {
+    RouterError::Malformed {
+        replica: replica.to_owned(),
+        why,
+    }
+}
+
+/// Whether the batch names blocks as the mirror does, and its load, if it carries one.
+fn check(replica: &Replica, batch: &mut DeltaBatch) -> Result<Option<LoadReport>, RouterError> {
+    if batch.hash_version != HASH_VERSION {
+        return Err(RouterError::HashVersion {
+            replica: replica.name.clone(),
+            expected: HASH_VERSION,
+            found: batch.hash_version,
+        });
+    }
+    if batch.block_size != replica.block_size {
+        return Err(RouterError::BatchBlockSize {
+            replica: replica.name.clone(),
+            expected: replica.block_size,
+            found: batch.block_size,
+        });
+    }
+    let at = (batch.epoch, batch.seq);
+    let load = batch.load.take();
+    load.map(|load| LoadReport::read(at, load))
+        .transpose()
+        .map_err(|why| malformed(&replica.name, why))
+}
+
+fn take_load(
+    id: ReplicaId,
+    replica: &mut Replica,
+    report: Option<LoadReport>,
+    in_flight: &mut InFlight,
+) {
+    if let Some(report) = report
+        && report.is_newer_than(&replica.report)
+    {
+        replica.report = report;
+        in_flight.load_reported(id);
+    }
+}
+
+impl Core {
+    /// Applies a batch if it continues the mirror, and takes its load unless an equal or newer one is known.
+    pub fn apply(&mut self, name: &str, mut batch: DeltaBatch) -> Result<Applied, RouterError> {
+        let (id, replica) = self.fleet.find_mut(name)?;
+        let report = check(replica, &mut batch)?;
+        if batch.seq == 0 {
+            return Err(malformed(name, "seq 0".to_owned()));
+        }
+        let outcome = replica.mirror.judge(batch.epoch, batch.seq);
+        if outcome == Outcome::Applied {
+            replica.mirror.seq = batch.seq;
+        }
+        if outcome != Outcome::Stale {
+            take_load(id, replica, report, &mut self.in_flight);
+        }
+        let mut applied = Applied {
+            outcome,
+            epoch: batch.epoch,
+            seq: batch.seq,
+            stored: 0,
+            removed: 0,
+        };
+        if outcome == Outcome::Applied {
+            self.apply_events(id, &batch, &mut applied);
+            self.prove(id, &batch, &mut applied);
+        }
+        Ok(applied)
+    }
+
+    /// Adds a chunk of a snapshot to a cleared mirror; the last one ends it.
+    pub fn apply_snapshot(
+        &mut self,
+        name: &str,
+        mut batch: DeltaBatch,
+        last: bool,
+    ) -> Result<Applied, RouterError> {
+        let (id, replica) = self.fleet.find_mut(name)?;
+        let report = check(replica, &mut batch)?;
+        let mirror = &mut replica.mirror;
+        if mirror.epoch != 0 {
+            return Err(RouterError::NotCleared {
+                replica: name.to_owned(),
+                epoch: mirror.epoch,
+                seq: mirror.seq,
+            });
+        }
+        let found = (batch.epoch, batch.seq);
+        let expected = *mirror.snapshot.get_or_insert(found);
+        if expected != found {
+            return Err(RouterError::SnapshotChanged {
+                replica: name.to_owned(),
+                expected,
+                found,
+            });
+        }
+        if last {
+            mirror.snapshot = None;
+            (mirror.epoch, mirror.seq) = found;
+        }
+        take_load(id, replica, report, &mut self.in_flight);
+        let mut applied = Applied {
+            outcome: Outcome::Applied,
+            epoch: batch.epoch,
+            seq: batch.seq,
+            stored: 0,
+            removed: 0,
+        };
+        self.apply_events(id, &batch, &mut applied);
+        if last {
+            self.prove(id, &batch, &mut applied);
+        }
+        Ok(applied)
+    }
+
+    fn apply_events(&mut self, id: ReplicaId, batch: &DeltaBatch, applied: &mut Applied) {
+        for event in &batch.events {
+            match &event.event {
+                Some(Event::Stored(run)) => {
+                    applied.stored += self.index.store(id, run.parent, &run.hashes);
+                }
+                Some(Event::Removed(range)) => {
+                    applied.removed += self.index.remove(id, range.last, range.count);
+                }
+                Some(Event::Cleared(_)) => applied.removed += self.index.clear(id),
+                // A kind of event this version does not know: count and digest say whether it mattered.
+                None => {}
+            }
+        }
+        if applied.stored > 0 {
+            self.in_flight.blocks_stored(id, &self.index);
+        }
+    }
+
+    fn prove(&self, id: ReplicaId, batch: &DeltaBatch, applied: &mut Applied) {
+        let claimed = Tally {
+            count: batch.count,
+            digest: batch.digest,
+        };
+        if self.index.tally(id) != claimed {
+            applied.outcome = Outcome::Mismatch;
+        }
+    }
+}

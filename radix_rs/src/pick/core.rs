@@ -1,0 +1,311 @@
+//! The parts joined: one pick, decided without I/O.
+
+use super::candidate::Candidate;
+use super::cost::{Weights, terms};
+use super::fleet::{Fleet, Model, Replica};
+use super::in_flight::{InFlight, Sent};
+use super::policy::Policy;
+use super::random::Random;
+use crate::delta::Load;
+use crate::error::RouterError;
+use crate::index::{Index, Matches, ReplicaId};
+
+/// Why a replica was picked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It holds or expects the longest prefix.
+    Prefix,
+    /// Another one holds or expects more, but costs more.
+    Load,
+    /// Nobody holds or expects any of it.
+    Cold,
+    /// The policy does not look at prefixes.
+    Policy,
+}
+
+impl Reason {
+    /// Its name in the Python face.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prefix => "prefix",
+            Self::Load => "load",
+            Self::Cold => "cold",
+            Self::Policy => "policy",
+        }
+    }
+}
+
+/// Where a prompt goes; in tokens unless the name says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// Name of the picked replica.
+    pub replica: String,
+    /// Of the prompt, in the picked replica's mirror.
+    pub matched: u64,
+    /// The longest match among those that could be picked.
+    pub available: u64,
+    /// What decided.
+    pub reason: Reason,
+    /// Names the prompt while it is in flight; 0 if it is not.
+    pub ticket: u64,
+}
+
+/// One replica's side of a pick, for people.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explained {
+    /// Its name.
+    pub replica: String,
+    /// Can be picked.
+    pub eligible: bool,
+    /// Its figures.
+    pub candidate: Candidate,
+}
+
+/// What the router knows of one replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    /// 0: nothing is known.
+    pub epoch: u64,
+    /// The last batch it holds.
+    pub seq: u64,
+    /// Blocks in it.
+    pub count: u64,
+    /// Their digest.
+    pub digest: u64,
+    /// Its share of the index, roughly.
+    pub size_bytes: u64,
+}
+
+/// A prompt as the core needs it.
+pub(crate) struct Hashed<'a> {
+    pub model: &'a str,
+    pub chain: &'a [u64],
+    /// That of the model when `chain` was made.
+    pub block_size: u32,
+    pub tokens: u64,
+}
+
+impl Hashed<'_> {
+    fn tokens_of(&self, blocks: usize) -> u64 {
+        blocks as u64 * u64::from(self.block_size)
+    }
+}
+
+/// All a router knows. One writer at a time.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(super) fleet: Fleet,
+    pub(super) index: Index,
+    pub(super) in_flight: InFlight,
+    policy: Policy,
+    weights: Weights,
+    random: Random,
+    /// Kept to spare the allocations.
+    matches: Matches,
+    candidates: Vec<Candidate>,
+}
+
+impl Core {
+    pub fn new(policy: Policy, weights: Weights, in_flight_ttl_s: f64, seed: u64) -> Self {
+        Self {
+            fleet: Fleet::default(),
+            index: Index::default(),
+            in_flight: InFlight::new(in_flight_ttl_s),
+            policy,
+            weights,
+            random: Random::new(seed),
+            matches: Matches::default(),
+            candidates: Vec::new(),
+        }
+    }
+
+    pub fn add_replica(
+        &mut self,
+        name: &str,
+        model: &str,
+        block_size: u32,
+    ) -> Result<(), RouterError> {
+        self.fleet.check_new(name, model, block_size)?;
+        let id = self.index.add_replica();
+        self.fleet.add(id, name, model, block_size);
+        Ok(())
+    }
+
+    pub fn remove_replica(&mut self, name: &str) {
+        if let Some(id) = self.fleet.remove(name) {
+            self.in_flight.remove_replica(id);
+            self.index.remove_replica(id);
+        }
+    }
+
+    pub fn set_eligible(&mut self, name: &str, eligible: bool) -> Result<(), RouterError> {
+        self.fleet.find_mut(name)?.1.eligible = eligible;
+        Ok(())
+    }
+
+    pub fn clear(&mut self, name: &str) -> Result<(), RouterError> {
+        let (id, replica) = self.fleet.find_mut(name)?;
+        replica.mirror = crate::index::MirrorState::default();
+        self.index.clear(id);
+        Ok(())
+    }
+
+    pub fn mirror(&self, name: &str) -> Result<Mirror, RouterError> {
+        let (id, replica) = self.find(name)?;
+        let tally = self.index.tally(id);
+        Ok(Mirror {
+            epoch: replica.mirror.epoch,
+            seq: replica.mirror.seq,
+            count: tally.count,
+            digest: tally.digest,
+            size_bytes: self.index.mirror_size_bytes(id),
+        })
+    }
+
+    pub fn load(&self, name: &str) -> Result<Load, RouterError> {
+        Ok(self.find(name)?.1.report.load.clone())
+    }
+
+    pub fn blocks(&self, name: &str) -> Result<Vec<u64>, RouterError> {
+        let mut blocks = self.index.blocks(self.fleet.find(name)?);
+        blocks.sort_unstable();
+        Ok(blocks)
+    }
+
+    pub fn in_flight_requests(&self, name: &str) -> Result<u32, RouterError> {
+        Ok(self.in_flight.requests(self.fleet.find(name)?))
+    }
+
+    pub fn block_size(&self, model: &str) -> Option<u32> {
+        self.fleet.model(model).map(|model| model.block_size)
+    }
+
+    pub fn check(&self) -> Result<(), RouterError> {
+        self.index.check().map_err(RouterError::Broken)
+    }
+
+    /// The replica for a prompt, None if no replica can be picked. A dry pick leaves everything as it is.
+    pub fn pick(
+        &mut self,
+        prompt: &Hashed<'_>,
+        exclude: &[String],
+        now_s: f64,
+        dry: bool,
+    ) -> Option<Pick> {
+        self.in_flight.expire(now_s);
+        let mut candidates = std::mem::take(&mut self.candidates);
+        candidates.clear();
+        self.each_candidate(prompt, |replica, candidate| {
+            if replica.takes_prompts() && !exclude.contains(&replica.name) {
+                candidates.push(candidate);
+            }
+        });
+        let pick = self.choose(prompt, &candidates, now_s, dry);
+        self.candidates = candidates;
+        pick
+    }
+
+    /// Every replica of the model with its figures, by name.
+    pub fn explain(&mut self, prompt: &Hashed<'_>, now_s: f64) -> Vec<Explained> {
+        self.in_flight.expire(now_s);
+        let mut all = Vec::new();
+        self.each_candidate(prompt, |replica, candidate| {
+            all.push(Explained {
+                replica: replica.name.clone(),
+                eligible: replica.takes_prompts(),
+                candidate,
+            });
+        });
+        all.sort_by(|a, b| a.replica.cmp(&b.replica));
+        all
+    }
+
+    fn find(&self, name: &str) -> Result<(ReplicaId, &Replica), RouterError> {
+        let id = self.fleet.find(name)?;
+        let replica = self.fleet.get(id);
+        let replica = replica.ok_or_else(|| RouterError::UnknownReplica(name.to_owned()))?;
+        Ok((id, replica))
+    }
+
+    fn each_candidate(&mut self, prompt: &Hashed<'_>, mut each: impl FnMut(&Replica, Candidate)) {
+        let Some(Model { members, .. }) = self.fleet.model(prompt.model) else {
+            return;
+        };
+        self.index.walk(prompt.chain, members, &mut self.matches);
+        for id in members.iter() {
+            if let Some(replica) = self.fleet.get(id) {
+                each(replica, self.candidate(prompt, id, replica));
+            }
+        }
+    }
+
+    fn candidate(&self, prompt: &Hashed<'_>, id: ReplicaId, replica: &Replica) -> Candidate {
+        let matched = self.matches.of(id);
+        let expected = matched.max(self.in_flight.expected(id, prompt.chain));
+        let pending = self.in_flight.pending(id);
+        let in_flight = self.in_flight.requests(id);
+        let load = &replica.report.load;
+        let decodes = u64::from(load.running).max(u64::from(in_flight) - pending.len() as u64);
+        let own = prompt.tokens.saturating_sub(prompt.tokens_of(expected));
+        Candidate {
+            id,
+            matched: prompt.tokens_of(matched),
+            expected: prompt.tokens_of(expected),
+            terms: terms(own.max(1), &replica.report, pending, decodes, self.weights),
+            in_flight,
+            requests: (u64::from(load.running) + u64::from(load.waiting)).max(u64::from(in_flight)),
+            pending_tokens: load.pending_tokens,
+            fill: fill(self.index.tally(id).count, replica),
+        }
+    }
+
+    fn choose(
+        &mut self,
+        prompt: &Hashed<'_>,
+        candidates: &[Candidate],
+        now_s: f64,
+        dry: bool,
+    ) -> Option<Pick> {
+        let mut random = self.random.clone();
+        let picked = candidates[self.policy.choose(candidates, &mut random)?];
+        let longest = candidates.iter().map(|c| c.expected).max().unwrap_or(0);
+        let reason = if !self.policy.sees_prefixes() {
+            Reason::Policy
+        } else if longest == 0 {
+            Reason::Cold
+        } else if picked.expected == longest {
+            Reason::Prefix
+        } else {
+            Reason::Load
+        };
+        let mut ticket = 0;
+        if !dry {
+            self.random = random;
+            self.policy.picked(picked.id);
+            let sent = Sent {
+                chain: prompt.chain,
+                stored: self.matches.of(picked.id),
+                block_tokens: u64::from(prompt.block_size),
+                prompt_tokens: prompt.tokens,
+                uncached_tokens: prompt.tokens.saturating_sub(picked.expected).max(1),
+            };
+            ticket = self.in_flight.send(picked.id, &sent, now_s);
+        }
+        Some(Pick {
+            replica: self.fleet.get(picked.id)?.name.clone(),
+            matched: picked.matched,
+            available: candidates.iter().map(|c| c.matched).max().unwrap_or(0),
+            reason,
+            ticket,
+        })
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "only compared with others of its kind"
+)]
+fn fill(blocks: u64, replica: &Replica) -> f64 {
+    let cached = (blocks * u64::from(replica.block_size)) as f64;
+    cached / replica.report.load.total_slots.max(1) as f64
+}

@@ -1,0 +1,64 @@
+//! What a replica says it has to do, by size of the prompts.
+
+use crate::delta::{Load, PrefillOrder};
+
+/// Classes of remaining tokens by power of two: class i is `[2^i, 2^(i+1))`.
+pub(crate) const CLASSES: usize = 32;
+
+/// The class of a prompt with `tokens` left.
+pub(crate) fn class_of(tokens: u64) -> usize {
+    (tokens.max(1).ilog2() as usize).min(CLASSES - 1)
+}
+
+/// Prompts of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Class {
+    pub requests: u64,
+    pub tokens: u64,
+}
+
+/// The load of a replica's newest batch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LoadReport {
+    /// Epoch and seq of that batch.
+    pub at: (u64, u64),
+    /// As it came.
+    pub load: Load,
+    /// Its classes by number.
+    pub classes: [Class; CLASSES],
+}
+
+impl LoadReport {
+    /// Reads a load; the error says what is wrong with it.
+    pub fn read(at: (u64, u64), load: Load) -> Result<Self, String> {
+        let mut classes = [Class::default(); CLASSES];
+        for class in &load.classes {
+            let slot = classes.get_mut(class.log2 as usize).ok_or_else(|| {
+                let log2 = class.log2;
+                format!("load class {log2}, expected 0 to {}", CLASSES - 1)
+            })?;
+            slot.requests += u64::from(class.requests);
+            slot.tokens = slot.tokens.saturating_add(class.tokens);
+        }
+        if load.classes.is_empty() && load.waiting > 0 {
+            // Only the sum is said: as if all were of the mean size.
+            let requests = u64::from(load.waiting);
+            classes[class_of(load.pending_tokens / requests)] = Class {
+                requests,
+                tokens: load.pending_tokens,
+            };
+        }
+        Ok(Self { at, load, classes })
+    }
+
+    /// A batch of the same epoch that was made earlier says nothing new.
+    pub fn is_newer_than(&self, other: &Self) -> bool {
+        self.at.0 != other.at.0 || self.at.1 > other.at.1
+    }
+
+    /// Whether the least remaining prefill goes first. An engine that does not say is taken to serve
+    /// first come, first served, as most do.
+    pub fn shortest_first(&self) -> bool {
+        self.load.order == PrefillOrder::Shortest as i32
+    }
+}

@@ -1,0 +1,209 @@
+//! The router's state, shared between threads.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::batch::{Applied, decode};
+use super::core::{Core, Explained, Hashed, Mirror, Pick};
+use super::cost::Weights;
+use super::policy::{Policy, PolicyKind};
+use crate::chain::{HashKey, extend_chain, namespace_seed};
+use crate::delta::Load;
+use crate::error::RouterError;
+
+/// What a router is made with.
+#[derive(Clone, Copy)]
+pub struct Settings {
+    /// The cluster's.
+    pub hash_key: HashKey,
+    /// Which rule picks.
+    pub policy: PolicyKind,
+    /// Of the cost; finite and not negative.
+    pub weights: Weights,
+    /// How long a prompt is expected that nobody says anything about.
+    pub in_flight_ttl_s: f64,
+    /// Spreads ties.
+    pub seed: u64,
+}
+
+/// A prompt and its namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct Prompt<'a> {
+    /// Its token ids.
+    pub tokens: &'a [u32],
+    /// The model it is for.
+    pub model: &'a str,
+    /// Part of the namespace; may be empty.
+    pub extra_key: &'a str,
+    /// Part of the namespace; may be empty.
+    pub cache_salt: &'a str,
+}
+
+/// Index, load table, prompts in flight and policy behind one lock, which is held for microseconds: hashing
+/// and decoding happen before it is taken. Callers see no lock, so it can be replaced.
+pub struct Router {
+    hash_key: HashKey,
+    core: Mutex<Core>,
+}
+
+impl Router {
+    /// A router without replicas.
+    pub fn new(settings: &Settings) -> Self {
+        Self {
+            hash_key: settings.hash_key,
+            core: Mutex::new(Core::new(
+                Policy::new(settings.policy),
+                settings.weights,
+                settings.in_flight_ttl_s,
+                settings.seed,
+            )),
+        }
+    }
+
+    /// A panic elsewhere does not take the router down: a mirror it left half-changed shows in its digest.
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a replica with an empty mirror that cannot be picked yet.
+    ///
+    /// # Errors
+    /// The name is known, or the block size is 0 or not that of the model's other replicas.
+    pub fn add_replica(&self, name: &str, model: &str, block_size: u32) -> Result<(), RouterError> {
+        self.core().add_replica(name, model, block_size)
+    }
+
+    /// Forgets a replica, its mirror and its prompts in flight.
+    pub fn remove_replica(&self, name: &str) {
+        self.core().remove_replica(name);
+    }
+
+    /// Whether it can be picked, unless it drains.
+    ///
+    /// # Errors
+    /// Unknown replica, as for all that name one.
+    pub fn set_eligible(&self, name: &str, eligible: bool) -> Result<(), RouterError> {
+        self.core().set_eligible(name, eligible)
+    }
+
+    /// Applies a serialised batch.
+    ///
+    /// # Errors
+    /// Unknown replica, malformed bytes, another block size or hash version; nothing has changed then.
+    pub fn apply(&self, name: &str, bytes: &[u8]) -> Result<Applied, RouterError> {
+        let batch = decode(name, bytes)?;
+        self.core().apply(name, batch)
+    }
+
+    /// Applies a chunk of a snapshot to a cleared mirror.
+    ///
+    /// # Errors
+    /// As for `apply`; also a mirror that is not cleared, or a chunk of another snapshot.
+    pub fn apply_snapshot(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        last: bool,
+    ) -> Result<Applied, RouterError> {
+        let batch = decode(name, bytes)?;
+        self.core().apply_snapshot(name, batch, last)
+    }
+
+    /// Forgets the mirror's blocks, epoch and seq.
+    ///
+    /// # Errors
+    /// Unknown replica.
+    pub fn clear(&self, name: &str) -> Result<(), RouterError> {
+        self.core().clear(name)
+    }
+
+    /// Where the mirror stands.
+    ///
+    /// # Errors
+    /// Unknown replica.
+    pub fn mirror(&self, name: &str) -> Result<Mirror, RouterError> {
+        self.core().mirror(name)
+    }
+
+    /// The newest load.
+    ///
+    /// # Errors
+    /// Unknown replica.
+    pub fn load(&self, name: &str) -> Result<Load, RouterError> {
+        self.core().load(name)
+    }
+
+    /// The hashes in its mirror, sorted.
+    ///
+    /// # Errors
+    /// Unknown replica.
+    pub fn blocks(&self, name: &str) -> Result<Vec<u64>, RouterError> {
+        self.core().blocks(name)
+    }
+
+    /// Requests picked there and not released.
+    ///
+    /// # Errors
+    /// Unknown replica.
+    pub fn in_flight(&self, name: &str) -> Result<u32, RouterError> {
+        self.core().in_flight_requests(name)
+    }
+
+    /// The replica for a prompt, None if none can be picked.
+    pub fn pick(
+        &self,
+        prompt: Prompt<'_>,
+        exclude: &[String],
+        now_s: f64,
+        dry: bool,
+    ) -> Option<Pick> {
+        let (chain, block_size) = self.hash(prompt)?;
+        let hashed = hashed(prompt, &chain, block_size);
+        self.core().pick(&hashed, exclude, now_s, dry)
+    }
+
+    /// Every replica of the model with its figures, by name.
+    pub fn explain(&self, prompt: Prompt<'_>, now_s: f64) -> Vec<Explained> {
+        let Some((chain, block_size)) = self.hash(prompt) else {
+            return Vec::new();
+        };
+        let hashed = hashed(prompt, &chain, block_size);
+        self.core().explain(&hashed, now_s)
+    }
+
+    /// The prompt's prefill is done.
+    pub fn prefilled(&self, ticket: u64) {
+        self.core().in_flight.prefilled(ticket);
+    }
+
+    /// The request ended.
+    pub fn release(&self, ticket: u64) {
+        self.core().in_flight.release(ticket);
+    }
+
+    /// Computes every invariant of the index anew.
+    ///
+    /// # Errors
+    /// The first that does not hold.
+    pub fn check(&self) -> Result<(), RouterError> {
+        self.core().check()
+    }
+
+    /// The prompt's chain in blocks of its model; None if nobody serves that.
+    fn hash(&self, prompt: Prompt<'_>) -> Option<(Vec<u64>, u32)> {
+        let block_size = self.core().block_size(prompt.model)?;
+        let key = &self.hash_key;
+        let seed = namespace_seed(key, prompt.model, prompt.extra_key, prompt.cache_salt);
+        let mut chain = Vec::with_capacity(prompt.tokens.len() / block_size as usize);
+        extend_chain(key, seed, prompt.tokens, block_size as usize, &mut chain);
+        Some((chain, block_size))
+    }
+}
+
+fn hashed<'a>(prompt: Prompt<'a>, chain: &'a [u64], block_size: u32) -> Hashed<'a> {
+    Hashed {
+        model: prompt.model,
+        chain,
+        block_size,
+        tokens: prompt.tokens.len() as u64,
+    }
+}

@@ -1,0 +1,57 @@
+//! Keeping paths from eviction.
+
+use super::{Tree, TreeError};
+
+impl Tree {
+    /// Protect the path from the root to `node`. The receipt is good for one [`Tree::unlock`].
+    ///
+    /// Nodes may be split while locked: the upper part takes over the locks of the whole, so the receipt,
+    /// which names the lower end, still undoes exactly what it did.
+    ///
+    /// # Errors
+    /// [`TreeError::UnknownNode`].
+    pub fn lock(&mut self, node: u64) -> Result<u64, TreeError> {
+        let end = self.resolve(node)?;
+        let mut index = end;
+        while !self.nodes[index].is_root() {
+            let was_evictable = self.nodes[index].is_evictable();
+            let node = &mut self.nodes[index];
+            node.lock_ref += 1;
+            if node.lock_ref == 1 {
+                self.evictable_tokens -= node.len();
+                self.protected_tokens += node.len();
+            }
+            if was_evictable {
+                self.evictable.remove(&(node.last_used, index));
+            }
+            index = node.parent;
+        }
+        let receipt = self.receipts.insert(end);
+        Ok(self.receipts.handle(receipt))
+    }
+
+    /// Undo one [`Tree::lock`].
+    ///
+    /// # Errors
+    /// [`TreeError::UnknownReceipt`].
+    pub fn unlock(&mut self, receipt: u64) -> Result<(), TreeError> {
+        let receipt = self
+            .receipts
+            .resolve(receipt)
+            .ok_or(TreeError::UnknownReceipt(receipt))?;
+        let mut index = self.receipts.remove(receipt);
+        while !self.nodes[index].is_root() {
+            let node = &mut self.nodes[index];
+            node.lock_ref -= 1;
+            if node.lock_ref == 0 {
+                self.protected_tokens -= node.len();
+                self.evictable_tokens += node.len();
+            }
+            if node.is_evictable() {
+                self.evictable.insert((node.last_used, index));
+            }
+            index = node.parent;
+        }
+        Ok(())
+    }
+}

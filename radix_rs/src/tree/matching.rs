@@ -1,0 +1,131 @@
+//! Finding the longest cached prefix.
+
+use super::key::common_prefix;
+use super::namespace::Namespace;
+use super::{Tree, TreeError};
+
+/// What the tree has of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// Tokens cached, a whole number of pages.
+    pub length: usize,
+    /// Handle of the node that ends there.
+    pub node: u64,
+}
+
+/// Where a walk ended: `within` tokens into the edge of `node`, `matched` tokens from the root.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub node: u32,
+    pub within: usize,
+    pub matched: usize,
+    /// Nodes on the path, the root apart.
+    pub depth: u64,
+}
+
+impl Tree {
+    /// The longest cached whole-page prefix of `tokens`, as a node of its own.
+    ///
+    /// Makes the path the most recent, deeper nodes more so. May split a node; frees nothing.
+    ///
+    /// # Errors
+    /// [`TreeError::KeyTooLong`].
+    pub fn match_prefix(
+        &mut self,
+        tokens: &[u32],
+        namespace: Namespace<'_>,
+    ) -> Result<Match, TreeError> {
+        let tokens = self.whole_pages(tokens)?;
+        let Some(place) = self.locate(tokens, namespace) else {
+            return Ok(Match {
+                length: 0,
+                node: self.nodes.handle(self.root),
+            });
+        };
+        let node = self.settle(&place);
+        self.touch(node, place.depth);
+        Ok(Match {
+            length: place.matched,
+            node: self.nodes.handle(node),
+        })
+    }
+
+    /// The length [`Tree::match_prefix`] would return. Changes nothing.
+    ///
+    /// # Errors
+    /// [`TreeError::KeyTooLong`].
+    pub fn peek(&self, tokens: &[u32], namespace: Namespace<'_>) -> Result<usize, TreeError> {
+        let tokens = self.whole_pages(tokens)?;
+        Ok(self
+            .locate(tokens, namespace)
+            .map_or(0, |place| place.matched))
+    }
+
+    /// The slots on the path from the root to `node`, piece by piece from the deepest up, each with the
+    /// position it begins at.
+    ///
+    /// # Errors
+    /// [`TreeError::UnknownNode`].
+    pub fn path_slots(
+        &self,
+        node: u64,
+    ) -> Result<impl Iterator<Item = (usize, impl ExactSizeIterator<Item = i32> + '_)>, TreeError>
+    {
+        let end = &self.nodes[self.resolve(node)?];
+        let path = std::iter::successors(Some(end), |node| {
+            (!node.is_root()).then(|| &self.nodes[node.parent])
+        });
+        Ok(path.map(|node| (node.start(), node.slots())))
+    }
+
+    /// Walk down from the namespace's root; `None` if not a page matches.
+    pub(super) fn locate(&self, tokens: &[u32], namespace: Namespace<'_>) -> Option<Place> {
+        let mut place = Place {
+            node: self.root_of(namespace)?,
+            within: 0,
+            matched: 0,
+            depth: 0,
+        };
+        loop {
+            let rest = &tokens[place.matched..];
+            if rest.is_empty() {
+                break;
+            }
+            let Some(child) = self.nodes.child(place.node, rest) else {
+                break;
+            };
+            let edge = self.nodes[child].tokens();
+            let common = common_prefix(edge, rest);
+            let within = common - common % self.page_size;
+            if within == 0 {
+                break;
+            }
+            let whole = within == edge.len();
+            place.node = child;
+            place.within = within;
+            place.matched += within;
+            place.depth += 1;
+            if !whole {
+                break;
+            }
+        }
+        (place.depth > 0).then_some(place)
+    }
+
+    /// Make the path to `node`, of `depth` nodes, the most recent, each node more than its parent.
+    pub(super) fn touch(&mut self, node: u32, depth: u64) {
+        self.clock += depth;
+        let mut tick = self.clock;
+        let mut index = node;
+        while !self.nodes[index].is_root() {
+            let node = &mut self.nodes[index];
+            let before = std::mem::replace(&mut node.last_used, tick);
+            if node.is_evictable() {
+                self.evictable.remove(&(before, index));
+                self.evictable.insert((tick, index));
+            }
+            index = node.parent;
+            tick -= 1;
+        }
+    }
+}

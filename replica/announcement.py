@@ -1,0 +1,70 @@
+"""What a replica tells Redis: that it lives, and what its tree does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from proto import keys
+from proto.prefixlb.v1.delta_pb2 import Lease
+from replica.delta_log import DeltaLog
+from replica.metrics import Metrics
+from replica.publisher import Publisher
+from replica.redis_stream import RedisStream
+from replica.registry import Registry
+
+TIMEOUT_S = 2.0
+RETRIES = 1
+"""At once: a connection that Redis closed, such as by a restart, is found out by using it."""
+
+
+@asynccontextmanager
+async def announced(
+    redis_url: str,
+    cluster: str,
+    delta_log: DeltaLog,
+    metrics: Metrics,
+    lease: Callable[[], Lease],
+) -> AsyncIterator[None]:
+    """Lease and deltas are in Redis until the end of the block, whenever Redis is there."""
+    stream_client = redis.Redis.from_url(
+        redis_url,
+        socket_timeout=TIMEOUT_S,
+        socket_connect_timeout=TIMEOUT_S,
+        retry=Retry(NoBackoff(), RETRIES),
+    )
+    lease_client = redis.asyncio.Redis.from_url(
+        redis_url,
+        socket_timeout=TIMEOUT_S,
+        socket_connect_timeout=TIMEOUT_S,
+        retry=AsyncRetry(NoBackoff(), RETRIES),
+    )
+    stream = RedisStream(stream_client, metrics, stream=keys.deltas(cluster, lease().replica_id))
+    publisher = Publisher(delta_log, stream.send, metrics)
+    registry = Registry(lease_client, metrics, cluster=cluster, lease=lease)
+    with stream_client:
+        async with lease_client, asyncio.TaskGroup() as tasks:
+            publisher.start()
+            renewals = tasks.create_task(registry.run(), name="lease")
+            try:
+                yield
+            finally:
+                renewals.cancel()
+                await registry.withdraw()
+                await asyncio.to_thread(publisher.stop)
+
+
+@asynccontextmanager
+async def unannounced(delta_log: DeltaLog, metrics: Metrics) -> AsyncIterator[None]:
+    """Deltas go nowhere: a replica that works alone."""
+    publisher = Publisher(delta_log, lambda batch: True, metrics)
+    publisher.start()
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(publisher.stop)

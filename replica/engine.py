@@ -1,0 +1,211 @@
+"""One step after the other: choose, compute, sample, tell. Knows nothing of threads."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from proto.errors import DeadlineExceeded, LBError, NotReady
+from proto.prefixlb.v1 import delta_pb2
+from radix_rs import Tree
+from replica.cache import Cache
+from replica.delta_log import DeltaLog
+from replica.metrics import Metrics
+from replica.models.interface import Batch, Model, Segment
+from replica.models.sampler import Draw, sample
+from replica.pool import Pool
+from replica.request import Request
+from replica.scheduler import Plan, Scheduler
+from replica.stream import Finish
+
+log = logging.getLogger(__name__)
+
+REPORT_PERIOD_S = 0.010
+"""Seconds between reports of the load at least, except when there is nothing left to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a step gave one request: a token, an end, or both."""
+
+    request: Request
+    token_id: int | None
+    end: Finish | LBError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The tree as of (epoch, seq): deltas of later seq continue it."""
+
+    epoch: int
+    seq: int
+    chunks: list[bytes]
+    """Each the wire format of DeltaBatch.events."""
+    count: int
+    digest: int
+
+
+class Engine:
+    """Runs the scheduler's plans on the model and tells the delta log what the tree did."""
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        tree: Tree,
+        pool: Pool,
+        cache: Cache,
+        scheduler: Scheduler,
+        delta_log: DeltaLog,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._model = model
+        self._tree = tree
+        self._pool = pool
+        self._cache = cache
+        self._scheduler = scheduler
+        self._delta_log = delta_log
+        self._metrics = metrics
+        self._clock = clock
+        self._draining = False
+        self._reported_s = -REPORT_PERIOD_S
+        self._reported_work: tuple[int, int, int] | None = None
+        self._evicted_tokens = 0
+        self._preemptions = 0
+
+    def add(self, request: Request) -> None:
+        self._scheduler.add(request)
+
+    def leave(self, request: Request) -> None:
+        """Nobody waits for it any more. Idempotent."""
+        self._scheduler.finish(request)
+
+    def drain(self) -> None:
+        """Say in the load that nothing new is taken."""
+        self._draining = True
+        self._delta_log.report(self.load(), urgent=True)
+
+    def load(self) -> delta_pb2.Load:
+        return self._scheduler.load(draining=self._draining)
+
+    def count_digest(self) -> tuple[int, int]:
+        """(blocks, digest) of the tree."""
+        return self._tree.count_digest()
+
+    def snapshot(self) -> Snapshot:
+        self._publish()
+        epoch, seq = self._delta_log.seal()
+        return Snapshot(epoch, seq, self._tree.snapshot(), *self._tree.count_digest())
+
+    def flush(self) -> tuple[int, int]:
+        """(new epoch, tokens dropped). Raises NotReady while there are requests."""
+        if count := sum(1 for _ in self._scheduler):
+            raise NotReady(f"cannot flush: {count} requests are being served")
+        dropped = self._cache.flush()
+        epoch = self._delta_log.new_epoch()
+        self._report(self._clock())
+        self._publish()
+        log.info("flushed: epoch=%016x tokens=%d", epoch, dropped)
+        return epoch, dropped
+
+    def step(self) -> list[Output]:
+        """One forward pass over all that can go on, if anything can."""
+        now_s = self._clock()
+        outputs = [
+            self._end(request, DeadlineExceeded("the deadline passed before the answer was whole"))
+            for request in list(self._scheduler)
+            if request.deadline_s is not None and request.deadline_s <= now_s
+        ]
+        plan = self._scheduler.plan(now_s)
+        if plan.is_empty:
+            self._report(now_s)
+        else:
+            outputs += self._compute(plan, now_s)
+        self._publish()
+        return outputs
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing to do before another request comes."""
+        return not any(True for _ in self._scheduler)
+
+    def _compute(self, plan: Plan, started_s: float) -> list[Output]:
+        sampled = plan.decodes + [chunk.request for chunk in plan.chunks if chunk.is_last]
+        token_ids = self._forward(plan, sampled)
+        now_s = self._clock()
+        self._metrics.steps.inc()
+        for request in plan.decodes:
+            request.sequence.computed += 1
+        for chunk in plan.chunks:
+            self._scheduler.computed(chunk)
+        if prefilled := sum(chunk.num_tokens for chunk in plan.chunks):
+            self._metrics.prefilled_tokens.inc(prefilled)
+            self._scheduler.measure_prefill(prefilled, now_s - started_s)
+        outputs = [
+            self._take(request, token_id, now_s)
+            for request, token_id in zip(sampled, token_ids, strict=True)
+        ]
+        if now_s - self._reported_s >= REPORT_PERIOD_S or self.is_idle:
+            self._report(now_s)
+        return outputs
+
+    def _forward(self, plan: Plan, sampled: list[Request]) -> list[int]:
+        tokens, segments = [], []
+        for request in plan.decodes:
+            sequence = request.sequence
+            tokens.append(sequence.tokens[-1:])
+            segments.append(Segment(1, sequence.slots_tensor[: sequence.length], True))
+        for chunk in plan.chunks:
+            sequence = chunk.request.sequence
+            tokens.append(sequence.tokens[sequence.computed : chunk.end])
+            slots = sequence.slots_tensor[: chunk.end]
+            segments.append(Segment(chunk.num_tokens, slots, chunk.is_last))
+        batch = Batch(torch.from_numpy(np.concatenate(tokens).astype(np.int64)), tuple(segments))
+        with torch.inference_mode():
+            logits = self._model.forward(batch, self._pool)
+            draws = [Draw(request.sampling, request.generated) for request in sampled]
+            return sample(logits, draws) if draws else []
+
+    def _take(self, request: Request, token_id: int, now_s: float) -> Output:
+        """The next token of `request`; a stop token ends the answer and is not part of it."""
+        if request.last_token_s is None:
+            self._metrics.ttft_s.observe(now_s - request.arrived_s)
+        else:
+            self._metrics.inter_token_s.observe(now_s - request.last_token_s)
+        request.last_token_s = now_s
+        self._metrics.generated_tokens.inc()
+        if token_id in request.sampling.stop_token_ids:
+            return self._end(request, Finish.STOP)
+        request.sequence.append(token_id)
+        if request.generated >= request.max_tokens:
+            return self._end(request, Finish.LENGTH, token_id)
+        return Output(request, token_id, None)
+
+    def _end(self, request: Request, end: Finish | LBError, token_id: int | None = None) -> Output:
+        self._scheduler.finish(request)
+        return Output(request, token_id, end)
+
+    def _report(self, now_s: float) -> None:
+        """Tell log and metrics how much there is to do; at once if that changed."""
+        load = self.load()
+        work = (load.running, load.waiting, load.pending_tokens)
+        self._delta_log.report(load, urgent=work != self._reported_work)
+        self._reported_work = work
+        self._reported_s = now_s
+        stats = self._tree.stats()
+        self._metrics.show(load, protected=stats.protected)
+        self._metrics.evicted_tokens.inc(stats.evicted_total - self._evicted_tokens)
+        self._evicted_tokens = stats.evicted_total
+        self._metrics.preemptions.inc(self._scheduler.preemptions - self._preemptions)
+        self._preemptions = self._scheduler.preemptions
+
+    def _publish(self) -> None:
+        """Hand over what the tree did since the last time."""
+        deltas = self._tree.drain_deltas()
+        if deltas is not None and (dropped := self._delta_log.append(deltas)):
+            self._metrics.dropped_bytes.inc(dropped)
+            log.warning("delta backlog is full, dropped: size_bytes=%d", dropped)

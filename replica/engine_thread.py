@@ -1,0 +1,156 @@
+"""The engine on a thread of its own, and how the event loop talks to it."""
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from proto.errors import LBError, Overloaded, Unavailable
+from replica.engine import Engine, Output
+from replica.request import Request
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class EngineThread:
+    """After `start` only its thread touches the engine: others leave calls in its inbox, which it
+    carries out between two steps. All methods belong to the event loop.
+    """
+
+    def __init__(self, engine: Engine, *, max_waiting: int) -> None:
+        """`max_waiting`: requests accepted whose first token is still to come."""
+        self.engine = engine
+        self._max_waiting = max_waiting
+        self._waiting: set[Request] = set()
+        self._live: set[Request] = set()
+        self._left = asyncio.Event()
+        self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._calls: set[asyncio.Future[Any]] = set()
+        self._draining = False
+        self._stopping = False  # the thread's
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._thread.start()
+
+    async def ended(self) -> None:
+        """Returns after `stop`. Raises what the thread died of: without it there is no replica."""
+        await asyncio.shield(self._ended)
+
+    async def stop(self) -> None:
+        """End the thread after the step it is in; requests under way get Unavailable."""
+        self._draining = True
+        self._inbox.put(self._stop)
+        await asyncio.wait((self._ended,))
+
+    def drain(self) -> None:
+        """Finish what there is and take nothing new."""
+        self._draining = True
+        self._inbox.put(self.engine.drain)
+
+    async def idle(self) -> None:
+        """Returns when no request is under way."""
+        while self._live:
+            self._left.clear()
+            await self._left.wait()
+
+    def submit(self, request: Request) -> None:
+        """Queue it; its stream gets the answer. Raises Overloaded or Unavailable."""
+        if self._draining or self._ended.done():
+            raise _shutting_down()
+        if len(self._waiting) >= self._max_waiting:
+            raise Overloaded(f"{len(self._waiting)} requests wait, at most {self._max_waiting} may")
+        self._waiting.add(request)
+        self._live.add(request)
+        self._inbox.put(lambda: self.engine.add(request))
+
+    def leave(self, request: Request) -> None:
+        """Nobody reads it any more: its slots are free before the next step. Idempotent."""
+        if request in self._live:
+            self._forget(request)
+            self._inbox.put(lambda: self.engine.leave(request))
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """The result of `function`, run between two steps; an LBError it raises is raised here."""
+        if self._ended.done():
+            raise _shutting_down()
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._calls.add(future)
+
+        def run() -> None:
+            settle: Callable[[], None]
+            try:
+                settle = partial(future.set_result, function())
+            except LBError as error:
+                settle = partial(future.set_exception, error)
+            self._loop.call_soon_threadsafe(self._settle, future, settle)
+
+        self._inbox.put(run)
+        try:
+            return await future
+        finally:
+            self._calls.discard(future)
+
+    def _run(self) -> None:
+        failure: BaseException | None = None
+        try:
+            while not self._stopping:
+                self._do_calls()
+                if outputs := self.engine.step():
+                    self._loop.call_soon_threadsafe(self._deliver, outputs)
+        except BaseException as error:  # the event loop raises it from `ended`
+            log.critical("the engine died", exc_info=True)
+            failure = error
+        self._loop.call_soon_threadsafe(self._end, failure)
+
+    def _do_calls(self) -> None:
+        """All calls in the inbox, waiting for one if there is nothing else to do."""
+        if self.engine.is_idle:
+            self._inbox.get()()
+        while not self._inbox.empty():
+            self._inbox.get()()
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _deliver(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            self._waiting.discard(output.request)
+            if output.end is not None:
+                self._forget(output.request)
+            output.request.stream.push(output.token_id, output.end)
+
+    @staticmethod
+    def _settle(future: asyncio.Future[Any], settle: Callable[[], None]) -> None:
+        if not future.done():  # its caller may have gone
+            settle()
+
+    def _forget(self, request: Request) -> None:
+        self._waiting.discard(request)
+        self._live.discard(request)
+        self._left.set()
+
+    def _end(self, failure: BaseException | None) -> None:
+        for request in self._live:
+            request.stream.push(None, _shutting_down())
+        for future in self._calls:
+            if not future.done():
+                future.set_exception(_shutting_down())
+        self._live.clear()
+        self._waiting.clear()
+        self._left.set()
+        if failure is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(failure)
+
+
+def _shutting_down() -> Unavailable:
+    return Unavailable("this replica is shutting down")

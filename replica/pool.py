@@ -1,0 +1,58 @@
+"""Keys and values by slot, and which slots are free. A slot is one token's place in every layer."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+SlotArray = npt.NDArray[np.int32]
+
+
+class PoolError(Exception):
+    """Wrong use of the pool: a slot freed twice, outside the pool, or more wanted than are free."""
+
+
+class Pool:
+    """`num_slots` places for keys and values; the free ones are a stack."""
+
+    def __init__(
+        self,
+        *,
+        num_slots: int,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        # Zeros, not empty: a masked read multiplies what is there by 0, and 0 * NaN is NaN.
+        shape = (num_slots, num_kv_heads, head_dim)
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.num_slots = num_slots
+        self.num_free = num_slots
+        self._stack = np.arange(num_slots, dtype=np.int32)
+        self._is_free = np.ones(num_slots, dtype=np.bool_)
+        self._position = np.zeros(num_slots, dtype=np.int64)  # scratch to find duplicates
+
+    def alloc(self, count: int) -> SlotArray:
+        """`count` free slots (i32, [count]), in ascending order while the pool is fresh."""
+        if count > self.num_free:
+            raise PoolError(f"need {count} slots, {self.num_free} free")
+        self.num_free -= count
+        slots = self._stack[self.num_free : self.num_free + count].copy()
+        self._is_free[slots] = False
+        return slots
+
+    def free(self, slots: npt.NDArray[np.integer]) -> None:
+        """Give back slots that `alloc` gave. Raises PoolError before anything changes."""
+        if slots.size == 0:
+            return
+        if slots.min() < 0 or slots.max() >= self.num_slots:
+            raise PoolError(f"slots outside 0..{self.num_slots - 1}")
+        order = np.arange(slots.size)
+        self._position[slots] = order
+        if self._is_free[slots].any() or (self._position[slots] != order).any():
+            raise PoolError("a slot is freed twice")
+        self._is_free[slots] = True
+        self._stack[self.num_free : self.num_free + slots.size] = slots
+        self.num_free += slots.size

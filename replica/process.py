@@ -1,0 +1,177 @@
+"""Every part of one replica, built and wired: what serves between a start and an end."""
+
+import logging
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from proto.errors import Unavailable
+from proto.prefixlb.v1.delta_pb2 import Lease
+from radix_rs import HASH_VERSION, Tree
+from replica.announcement import announced, unannounced
+from replica.cache import Cache
+from replica.delta_log import DeltaLog
+from replica.engine import Engine
+from replica.engine_thread import EngineThread
+from replica.inference_service import InferenceService
+from replica.metrics import Metrics
+from replica.models.load import LoadedModel
+from replica.pool import Pool
+from replica.replica_service import ReplicaService
+from replica.request_reader import RequestReader
+from replica.scheduler import Scheduler
+from replica.server import Server
+from replica.settings import ReplicaSettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A replica that serves."""
+
+    port: int
+    metrics_port: int
+    _engine: EngineThread
+    _server: Server
+
+    async def drain(self) -> None:
+        """Take nothing new; return when what runs is done."""
+        await self._server.drain()
+        self._engine.drain()
+        await self._engine.idle()
+
+    async def failed(self) -> None:
+        """Returns when it ended; raises what the engine died of, if it did."""
+        await self._engine.ended()
+
+
+@asynccontextmanager
+async def running(
+    settings: ReplicaSettings, loaded: LoadedModel, hash_key: bytes
+) -> AsyncIterator[Running]:
+    """A replica that serves until the end of the block. Raises Unavailable if a port is taken."""
+    model, codec = loaded.model, loaded.codec
+    model_id = settings.model_id or model.config.model_id
+    metrics = Metrics(CollectorRegistry(), model=model_id)
+    delta_log = DeltaLog(
+        block_size=settings.block_size, max_backlog_bytes=settings.max_backlog_bytes
+    )
+    engine = EngineThread(
+        build_engine(settings, loaded, model_id, hash_key, delta_log, metrics),
+        max_waiting=settings.max_waiting,
+    )
+    lease = Lease(
+        replica_id=settings.replica_id,
+        model=model_id,
+        page_size=settings.page_size,
+        block_size=settings.block_size,
+        hash_version=HASH_VERSION,
+        tokenizer_digest=codec.digest(),
+    )
+
+    def lease_now() -> Lease:
+        lease.epoch, lease.seq = delta_log.position
+        return lease
+
+    reader = RequestReader(
+        codec=codec,
+        config=model.config,
+        model_id=model_id,
+        num_slots=settings.slots,
+        seeds=random.Random(),
+    )
+    server = Server(
+        InferenceService(engine, reader, codec, metrics),
+        ReplicaService(
+            engine,
+            codec,
+            metrics,
+            config=model.config,
+            device=str(model.device),
+            lease=lease_now,
+        ),
+        host=settings.host,
+        port=settings.port,
+        max_message_bytes=settings.max_message_bytes,
+    )
+    lease.address = settings.advertise_address or f"{settings.host}:{server.port}"
+    lease.replica_id = settings.replica_id or lease.address
+    with metrics_page(metrics, settings.metrics_host, settings.metrics_port) as metrics_port:
+        engine.start()
+        try:
+            await server.start()
+            log.info(
+                "replica listens: id=%s address=%s metrics=%s:%d model=%s device=%s slots=%d",
+                *(lease.replica_id, lease.address, settings.metrics_host, metrics_port),
+                *(model_id, model.device, settings.slots),
+            )
+            announcement = (
+                announced(settings.redis_url, settings.cluster, delta_log, metrics, lease_now)
+                if settings.redis_url
+                else unannounced(delta_log, metrics)
+            )
+            async with announcement:
+                yield Running(server.port, metrics_port, engine, server)
+        finally:
+            await server.stop()
+            await engine.stop()
+
+
+def build_engine(
+    settings: ReplicaSettings,
+    loaded: LoadedModel,
+    model_id: str,
+    hash_key: bytes,
+    delta_log: DeltaLog,
+    metrics: Metrics,
+) -> Engine:
+    model, config = loaded.model, loaded.model.config
+    tree = Tree(
+        page_size=settings.page_size,
+        block_size=settings.block_size,
+        hash_key=hash_key,
+        model=model_id,
+    )
+    pool = Pool(
+        num_slots=settings.slots,
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        dtype=model.dtype,
+        device=model.device,
+    )
+    cache = Cache(tree, pool, page_size=settings.page_size)
+    scheduler = Scheduler(
+        cache,
+        chunk_size=settings.chunk_size,
+        page_size=settings.page_size,
+        max_running=settings.max_running,
+    )
+    return Engine(
+        model=model,
+        tree=tree,
+        pool=pool,
+        cache=cache,
+        scheduler=scheduler,
+        delta_log=delta_log,
+        metrics=metrics,
+    )
+
+
+@contextmanager
+def metrics_page(metrics: Metrics, host: str, port: int) -> Iterator[int]:
+    """The metrics page over HTTP, on a thread of its own; yields its port."""
+    try:
+        page, thread = start_http_server(port, host, metrics.registry)
+    except OSError as error:
+        raise Unavailable(f"cannot serve metrics on {host}:{port}: {error}") from error
+    try:
+        yield page.server_port
+    finally:
+        page.shutdown()
+        page.server_close()
+        thread.join()

@@ -1,0 +1,65 @@
+"""Sends the delta log, on a thread of its own, so that nothing can hold up the engine."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from proto import keys
+from replica.delta_log import Batch, DeltaLog
+from replica.metrics import Metrics
+
+PERIOD_S = 0.010
+"""Seconds between sending at least."""
+
+RETRY_S = 0.5
+"""Seconds between attempts while batches are not taken."""
+
+
+class Publisher:
+    """From `start` to `stop` every batch of the log goes to `send`, in order."""
+
+    def __init__(
+        self,
+        delta_log: DeltaLog,
+        send: Callable[[Batch], bool],
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`send` says whether the batch was taken; if not, it gets the same one again later."""
+        self._log = delta_log
+        self._offer = send
+        self._metrics = metrics
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._heartbeat_due_s = clock()
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send what there is and end; blocks for as long as one `send` may take."""
+        self._stopping.set()
+        self._log.wake()
+        self._thread.join()
+
+    def step(self) -> bool:
+        """Send all there is, a heartbeat if one is due. False: a batch was not taken."""
+        heartbeat = self._clock() >= self._heartbeat_due_s
+        while batch := self._log.take(heartbeat=heartbeat):
+            if not self._offer(batch):
+                self._metrics.backlog_bytes.set(self._log.backlog_bytes)
+                return False
+            self._log.sent(batch)
+            heartbeat = False
+            self._heartbeat_due_s = self._clock() + keys.LEASE_PERIOD_S
+        self._metrics.backlog_bytes.set(self._log.backlog_bytes)
+        return True
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._log.wait(max(self._heartbeat_due_s - self._clock(), 0.0))
+            self._stopping.wait(PERIOD_S if self.step() else RETRY_S)
+        self._heartbeat_due_s = self._clock()
+        self.step()

@@ -1,0 +1,90 @@
+"""From the wire to a Request, or to an error that says what is wrong with it."""
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Callable
+
+import numpy as np
+
+from proto.errors import InvalidRequest, UnknownModel
+from proto.prefixlb.v1.inference_pb2 import GenerateRequest
+from proto.text import TextCodec
+from replica.models.interface import ModelConfig
+from replica.request import Request
+from replica.sampling import sampling_of
+from replica.sequence import Sequence
+from replica.stream import TokenStream
+
+
+class RequestReader:
+    """What one replica's model and pool can serve."""
+
+    def __init__(
+        self,
+        *,
+        codec: TextCodec,
+        config: ModelConfig,
+        model_id: str,
+        num_slots: int,
+        seeds: random.Random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`seeds` draws those that requests leave open."""
+        self._codec = codec
+        self._config = config
+        self._model_id = model_id
+        self._num_slots = num_slots
+        self._seeds = seeds
+        self._clock = clock
+
+    async def read(self, message: GenerateRequest, time_remaining_s: float | None) -> Request:
+        """Raises InvalidRequest or UnknownModel.
+
+        `max_tokens` beyond context or pool is cut to what fits: the answer then ends by length.
+        """
+        arrived_s = self._clock()
+        if message.model not in ("", self._model_id):
+            raise UnknownModel(f"no model {message.model!r} here, only {self._model_id!r}")
+        sampling = sampling_of(
+            message.sampling,
+            vocab_size=self._config.vocab_size,
+            eos_token_ids=self._config.eos_token_ids,
+            seeds=self._seeds,
+        )
+        prompt = await self._prompt(message)
+        return Request(
+            request_id=message.request_id or uuid.uuid4().hex,
+            sequence=Sequence(
+                np.array(prompt, dtype=np.uint32),
+                extra_key=message.extra_key,
+                cache_salt=message.cache_salt,
+            ),
+            stream=TokenStream(),
+            sampling=sampling,
+            max_tokens=min(sampling.max_tokens, self._room(len(prompt))),
+            priority=message.priority,
+            arrived_s=arrived_s,
+            deadline_s=None if time_remaining_s is None else arrived_s + time_remaining_s,
+        )
+
+    async def _prompt(self, message: GenerateRequest) -> list[int]:
+        if message.WhichOneof("prompt") == "tokens":
+            return self._codec.prompt_ids(message, self._config.vocab_size)
+        # A long text takes milliseconds, which the streams that are running shall not wait for.
+        return await asyncio.to_thread(self._codec.prompt_ids, message, self._config.vocab_size)
+
+    def _room(self, prompt_length: int) -> int:
+        """Tokens that an answer can have at most; the last one needs no slot."""
+        context = self._config.context_length
+        if prompt_length >= context:
+            raise InvalidRequest(
+                f"the prompt has {prompt_length} tokens, the model's context of {context} "
+                f"takes {context - 1} and the answer"
+            )
+        if prompt_length > self._num_slots:
+            raise InvalidRequest(
+                f"the prompt has {prompt_length} tokens, the replica's pool {self._num_slots} slots"
+            )
+        return min(context - prompt_length, self._num_slots - prompt_length + 1)

@@ -1,0 +1,250 @@
+"""What the next step computes: each running request's next token, and prompt chunks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+
+from proto.prefixlb.v1 import delta_pb2
+from replica.cache import Cache
+from replica.request import Request, RequestState
+
+AGING = 0.1
+"""Part of the prefill possible while a request waited by which it counts as smaller."""
+
+DECODE_RESERVE_TOKENS = 64
+"""Output tokens of each admitted request that admission keeps slots for; others may preempt."""
+
+SHARED_TOKENS = 32
+"""Two prompts that share this much of what is uncached are not computed in the same step."""
+
+REFRESHED_PER_STEP = 64
+"""Waiting requests whose cached prefix is looked up again in a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The next `num_tokens` uncomputed tokens of a request."""
+
+    request: Request
+    num_tokens: int
+
+    @property
+    def end(self) -> int:
+        return self.request.sequence.computed + self.num_tokens
+
+    @property
+    def is_last(self) -> bool:
+        return self.num_tokens == self.request.sequence.remaining
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step: slots are allocated for all of it."""
+
+    decodes: list[Request]
+    chunks: list[Chunk] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.decodes or self.chunks)
+
+
+class Scheduler:
+    """Requests by state, and the choice among them. Called from one thread."""
+
+    def __init__(self, cache: Cache, *, chunk_size: int, page_size: int, max_running: int) -> None:
+        """`chunk_size`: prompt tokens in a step at most, and at least a page."""
+        self._cache = cache
+        self._chunk_size = chunk_size
+        self._page_size = page_size
+        self._max_running = max_running
+        self.prefill_tokens_per_s = 0.0
+        """As measured; until then nothing ages."""
+        self.waiting: list[Request] = []
+        self.prefilling: list[Request] = []
+        self.running: list[Request] = []
+        self.preemptions = 0
+
+    def __iter__(self) -> Iterator[Request]:
+        """All requests that are not finished."""
+        return chain(self.running, self.prefilling, self.waiting)
+
+    def add(self, request: Request) -> None:
+        self.waiting.append(request)
+
+    def plan(self, now_s: float) -> Plan:
+        """Choose and allocate the next step. An empty plan: there is nothing to do."""
+        plan = Plan(self._plan_decodes())
+        if self.waiting or self.prefilling:
+            self._refresh()
+            self._plan_chunks(plan, now_s)
+            while plan.is_empty:
+                # Nobody can go on: those half-way through their prompts hold each other's slots.
+                self._preempt(self._youngest(self.prefilling))
+                self._plan_chunks(plan, now_s)
+        return plan
+
+    def computed(self, chunk: Chunk) -> None:
+        """`chunk` has its keys and values now."""
+        request = chunk.request
+        is_last = chunk.is_last
+        request.sequence.computed += chunk.num_tokens
+        request.uncached = request.sequence.remaining
+        self._cache.checkpoint(request.sequence)
+        if is_last:
+            self.prefilling.remove(request)
+            self.running.append(request)
+            request.move(RequestState.RUNNING)
+
+    def measure_prefill(self, num_tokens: int, duration_s: float) -> None:
+        """A step with `num_tokens` of prompt took `duration_s`, decodes beside it included."""
+        rate = num_tokens / max(duration_s, 1e-6)
+        known = self.prefill_tokens_per_s
+        self.prefill_tokens_per_s = rate if known == 0.0 else 0.9 * known + 0.1 * rate
+
+    def finish(self, request: Request) -> None:
+        """It leaves, for whatever reason; nothing of it stays locked. Finished ones are ignored."""
+        if request.state is not RequestState.FINISHED:
+            self._leave(request)
+            request.move(RequestState.FINISHED)
+
+    def load(self, *, draining: bool) -> delta_pb2.Load:
+        classes: dict[int, delta_pb2.LoadClass] = {}
+        pending = 0
+        for request in chain(self.prefilling, self.waiting):
+            tokens = request.uncached
+            pending += tokens
+            log2 = tokens.bit_length() - 1
+            row = classes.setdefault(log2, delta_pb2.LoadClass(log2=log2))
+            row.requests += 1
+            row.tokens += tokens
+        return delta_pb2.Load(
+            running=len(self.running),
+            waiting=len(self.waiting) + len(self.prefilling),
+            pending_tokens=pending,
+            classes=[classes[log2] for log2 in sorted(classes)],
+            order=delta_pb2.PREFILL_ORDER_SHORTEST,
+            free_slots=self._cache.num_free,
+            evictable_slots=self._cache.available - self._cache.num_free,
+            total_slots=self._cache.num_slots,
+            draining=draining,
+        )
+
+    def check(self) -> None:
+        """Raise CacheError unless every slot and every lock belongs to somebody. For tests."""
+        self._cache.check([request.sequence for request in self])
+
+    def _plan_decodes(self) -> list[Request]:
+        """A slot for each running request's last token, if need be taken from the youngest."""
+        decodes = []
+        for request in list(self.running):
+            while request.state is RequestState.RUNNING:
+                if self._cache.allocate(request.sequence, request.sequence.length):
+                    decodes.append(request)
+                    break
+                self._preempt(self._youngest(self.prefilling + self.running))
+        return [request for request in decodes if request.state is RequestState.RUNNING]
+
+    def _plan_chunks(self, plan: Plan, now_s: float) -> None:
+        budget = self._chunk_size
+        admitting = True
+        for request in sorted(
+            self.prefilling + self.waiting, key=lambda r: self._urgency(r, now_s)
+        ):
+            if budget < self._page_size:
+                break
+            if any(self._shares(request, chunk) for chunk in plan.chunks):
+                continue
+            if request.state is RequestState.WAITING:
+                # Who comes first and does not fit holds up those behind, so that it does not starve.
+                admitting = admitting and self._admit(request)
+                if not admitting:
+                    continue
+            else:
+                self._acquire(request)
+            sequence = request.sequence
+            num_tokens = sequence.remaining
+            if num_tokens > budget:
+                num_tokens = self._floor(sequence.computed + budget) - sequence.computed
+            if num_tokens > 0 and self._cache.allocate(sequence, sequence.computed + num_tokens):
+                plan.chunks.append(Chunk(request, num_tokens))
+                budget -= num_tokens
+
+    def _urgency(self, request: Request, now_s: float) -> tuple[int, float, float]:
+        forgiven = AGING * self.prefill_tokens_per_s * (now_s - request.arrived_s)
+        return (-request.priority, request.uncached - forgiven, request.arrived_s)
+
+    def _refresh(self) -> None:
+        """Look up again how much of the waiting requests is cached, some of them each step."""
+        count = min(REFRESHED_PER_STEP, len(self.waiting))
+        for request in self.waiting[:count]:
+            request.uncached = self._cache.uncached(request.sequence)
+        self.waiting = self.waiting[count:] + self.waiting[:count]
+
+    def _admit(self, request: Request) -> bool:
+        """Lock its prefix and let it in, if with that locked there are slots enough for the rest."""
+        admitted = self.prefilling + self.running
+        if len(admitted) >= self._max_running:
+            return False
+        self._acquire(request)
+        reserved = sum(_still_needed(other) for other in admitted)
+        if admitted and self._cache.available < reserved + _still_needed(request):
+            self._cache.release(request.sequence)
+            if request.generated == 0:
+                request.cached_tokens = 0
+            return False
+        self.waiting.remove(request)
+        self.prefilling.append(request)
+        request.move(RequestState.PREFILL)
+        return True
+
+    def _acquire(self, request: Request) -> None:
+        gained = self._cache.acquire(request.sequence)
+        request.uncached = request.sequence.remaining
+        if request.generated == 0:
+            request.cached_tokens += gained
+
+    def _preempt(self, request: Request) -> None:
+        """Take its slots: it waits again, and goes on from what the tree then holds of it."""
+        self._leave(request)
+        request.uncached = request.sequence.length
+        if request.generated == 0:
+            request.cached_tokens = 0
+        self.waiting.append(request)
+        request.move(RequestState.WAITING)
+        self.preemptions += 1
+
+    def _leave(self, request: Request) -> None:
+        {
+            RequestState.WAITING: self.waiting,
+            RequestState.PREFILL: self.prefilling,
+            RequestState.RUNNING: self.running,
+        }[request.state].remove(request)
+        self._cache.release(request.sequence)
+
+    def _shares(self, request: Request, chunk: Chunk) -> bool:
+        """Whether `chunk` computes what `request` would; a step later that is in the tree."""
+        ours, theirs = request.sequence, chunk.request.sequence
+        if (ours.extra_key, ours.cache_salt) != (theirs.extra_key, theirs.cache_salt):
+            return False
+        start = ours.length - request.uncached
+        end = self._floor(min(start + max(SHARED_TOKENS, self._page_size), ours.length - 1))
+        return start < end <= self._floor(chunk.end) and np.array_equal(
+            ours.tokens[:end], theirs.tokens[:end]
+        )
+
+    def _floor(self, num_tokens: int) -> int:
+        return num_tokens - num_tokens % self._page_size
+
+    @staticmethod
+    def _youngest(requests: list[Request]) -> Request:
+        """Of the lowest priority, the one that came last."""
+        return max(requests, key=lambda request: (-request.priority, request.arrived_s))
+
+
+def _still_needed(request: Request) -> int:
+    """Slots it will want: the rest of its prompt and the beginning of its answer."""
+    left = request.max_tokens - request.generated
+    return request.sequence.length - request.sequence.allocated + min(left, DECODE_RESERVE_TOKENS)

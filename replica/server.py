@@ -1,0 +1,64 @@
+"""One gRPC server: inference, replica, health and reflection on one port."""
+
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from proto.errors import Unavailable
+from proto.prefixlb.v1 import inference_pb2, replica_pb2
+from proto.prefixlb.v1.inference_pb2_grpc import add_InferenceServicer_to_server
+from proto.prefixlb.v1.replica_pb2_grpc import add_ReplicaServicer_to_server
+from replica.inference_service import InferenceService
+from replica.replica_service import ReplicaService
+
+SERVICES = (
+    inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name,
+    replica_pb2.DESCRIPTOR.services_by_name["Replica"].full_name,
+)
+
+
+class Server:
+    """Listens once made; its health says SERVING from `start` to `drain`."""
+
+    def __init__(
+        self,
+        inference: InferenceService,
+        replica: ReplicaService,
+        *,
+        host: str,
+        port: int,
+        max_message_bytes: int,
+    ) -> None:
+        """Port 0 takes a free one; see `port`. Raises Unavailable if the address cannot be had."""
+        self._server = aio.server(
+            options=[
+                ("grpc.max_receive_message_length", max_message_bytes),
+                (
+                    "grpc.so_reuseport",
+                    0,
+                ),  # two on one port would be a mistake
+            ]
+        )
+        add_InferenceServicer_to_server(inference, self._server)
+        add_ReplicaServicer_to_server(replica, self._server)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        try:
+            self.port = self._server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error
+
+    async def start(self) -> None:
+        for name in SERVICES:
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        await self._server.start()
+
+    async def drain(self) -> None:
+        """Health says NOT_SERVING; calls go on."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self) -> None:
+        """Cancel what still runs."""
+        await self._server.stop(None)

@@ -1,0 +1,92 @@
+"""What an operator can set: by flag (--slots 4096) or environment (REPLICA_SLOTS=4096)."""
+
+import sys
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
+
+
+class ReplicaSettings(BaseSettings):
+    """One replica of prefixlb: a model, its KV slots and the tree of what they hold."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="REPLICA_",
+        cli_prog_name="prefixlb replica",
+        cli_kebab_case=True,
+        frozen=True,
+        extra="forbid",
+    )
+
+    model: Path = Field(description="GGUF file or Hugging Face directory with safetensors")
+    model_id: str = Field("", description="name clients ask for; default: the model's own")
+    replica_id: str = Field("", description="stable name, such as a pod's; default: HOST:PORT")
+    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
+    port: int = Field(30001, ge=0, le=65535, description="gRPC port; 0 takes a free one")
+    advertise_address: str = Field(
+        "", description="host:port at which routers reach this replica; default: HOST:PORT"
+    )
+    metrics_host: str = Field("127.0.0.1", description="address of the metrics page")
+    metrics_port: int = Field(
+        29001, ge=0, le=65535, description="port of the metrics page; 0 takes a free one"
+    )
+    redis_url: str | None = Field(
+        None,
+        pattern=r"^(rediss?|unix)://",
+        description="Redis that carries leases and deltas; unset: works alone, publishes nothing",
+    )
+    cluster: str = Field(
+        "default", min_length=1, description="name in the keys, so that clusters can share a Redis"
+    )
+    hash_secret_file: Path | None = Field(
+        None, description="file with the cluster secret of the block hashes; the routers' own"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if there is one")
+    threads: int = Field(0, ge=0, description="CPU threads of the model; 0: one a core")
+    slots: int = Field(32_768, ge=1, description="KV slots: tokens the cache and requests can hold")
+    page_size: int = Field(1, ge=1, description="tokens the tree stores and reuses as one")
+    block_size: int = Field(16, ge=1, description="tokens in a block of the delta stream")
+    chunk_size: int = Field(512, ge=1, description="prompt tokens computed in one step at most")
+    max_running: int = Field(64, ge=1, description="requests computed side by side at most")
+    max_waiting: int = Field(
+        1024, ge=1, description="requests without a first token; above it: RESOURCE_EXHAUSTED"
+    )
+    max_backlog_bytes: int = Field(
+        16 << 20, ge=1, description="deltas kept while Redis is away; above it they are dropped"
+    )
+    max_message_bytes: int = Field(16 << 20, ge=1024, description="largest message taken")
+    drain_timeout_s: float = Field(
+        30.0, ge=0, description="seconds that running requests get after SIGTERM"
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="least severe log line that is written"
+    )
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if self.block_size % self.page_size:
+            raise ValueError(
+                f"block_size {self.block_size} is not a multiple of page_size {self.page_size}"
+            )
+        if self.chunk_size < self.page_size:
+            raise ValueError(f"chunk_size {self.chunk_size} is below page_size {self.page_size}")
+        return self
+
+
+def read_settings(arguments: list[str]) -> ReplicaSettings:
+    """Settings from flags, then environment, then defaults.
+
+    A bad value ends the process with code 2 and one line per problem on stderr.
+    """
+    try:
+        return CliApp.run(ReplicaSettings, cli_args=arguments)
+    except ValidationError as error:
+        for problem in error.errors():
+            name = "".join(f" --{part}:" for part in problem["loc"]).replace("_", "-")
+            given = "" if problem["type"] == "missing" else f", got {problem['input']!r}"
+            given = given if problem["loc"] else ""
+            print(f"prefixlb replica:{name} {problem['msg']}{given}", file=sys.stderr)
+    except SettingsError as error:
+        print(f"prefixlb replica: {error}", file=sys.stderr)
+    sys.exit(2)

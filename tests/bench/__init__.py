@@ -1,0 +1,1 @@
+"""Benchmarks: each prints one table with its workload and machine."""
