@@ -1,12 +1,12 @@
 """Fixtures that several subjects share: a real redis-server, the real model's file."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
+from router.cli.model import model_path
 from router.cli.redis_server import redis_server
 
 
@@ -27,8 +27,7 @@ def redis_url(redis_process_url: str) -> str:
 
 def smollm2_file() -> Path:
     """Where `make model` puts SmolLM2-135M-Instruct."""
-    cache = Path(os.environ.get("PREFIXLB_CACHE_DIR", "~/.cache/prefixlb")).expanduser()
-    path = cache / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    path = model_path()
     if not path.exists():
         raise FileNotFoundError(f"no model at {path}: run make model")
     return path

@@ -145,9 +145,7 @@ class TreeMachine(RuleBasedStateMachine):
     def match_tree(self, tokens: list[int], namespace: Namespace):  # type: ignore[no-untyped-def]
         out = i32([-1] * len(tokens))
         extra_key, cache_salt = namespace
-        found = self.tree.match_prefix(
-            u32(tokens), out, extra_key=extra_key, cache_salt=cache_salt
-        )
+        found = self.tree.match_prefix(u32(tokens), out, extra_key=extra_key, cache_salt=cache_salt)
         assert set(out[found.length :]) <= {-1}, "slots past the match are left alone"
         return found, list(out[: found.length])
 
