@@ -105,6 +105,16 @@ def test_router_with_another_policy_takes_over_the_address(cluster: LocalCluster
     assert len({route.replica for route in routes if route}) == 2
 
 
+def test_second_cluster_at_a_taken_port_does_not_take_the_first_for_its_own(
+    cluster: LocalCluster, tiny: Path, tmp_path: Path
+) -> None:
+    port = int(cluster.router.address.rpartition(":")[2])
+    second = LocalCluster(model=tiny, state_dir=tmp_path, port=port, replica_flags=SLOTS)
+    with pytest.raises(ClusterError, match=f"(?s)router ended.*{port}"), second:
+        pass
+    assert serves(cluster.router.address)
+
+
 def test_cluster_that_cannot_start_says_why_and_leaves_no_process(tmp_path: Path) -> None:
     broken = LocalCluster(model=tmp_path / "no-such-model", state_dir=tmp_path)
     with pytest.raises(ClusterError, match="no-such-model"), broken:
