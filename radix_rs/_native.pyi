@@ -20,7 +20,7 @@ class TreeError(Exception):
 
 class RouterError(Exception):
     """Wrong use of a router: unknown replica, block size that contradicts the model's,
-    malformed batch.
+    malformed batch, tokens that are no buffer of u32. Nothing was changed.
     """
 
 def derive_hash_key(secret: bytes) -> bytes:
@@ -210,6 +210,7 @@ class Mirror:
     count: int
     digest: int
     size_bytes: int
+    """Its share of the index by blocks, roughly; the shares add up to the index."""
 
 @final
 class Router:
@@ -225,10 +226,15 @@ class Router:
         in_flight_ttl_s: float = 60.0,
         seed: int = 0,
     ) -> None:
-        """`policy`: "cost", "round_robin", "random" or "least_load". ValueError on another."""
+        """`policy`: "cost", "round_robin", "random" or "least_load". ValueError on another.
+
+        `k`: weight of a prompt's own prefill; counts twice on replicas that serve first come,
+        first served. `decode_weight`: tokens that a request being decoded counts. Both, and
+        `in_flight_ttl_s`, finite and at least 0; `hash_key` of 16 bytes; else ValueError.
+        """
     def add_replica(self, replica: str, *, model: str, block_size: int) -> None:
         """Known with an empty mirror at epoch 0 and not eligible. Its model's first replica
-        sets the block size.
+        sets the block size. RouterError if it is known already.
         """
     def remove_replica(self, replica: str) -> None:
         """Forget it, its mirror and its prompts in flight. Unknown: nothing happens."""
@@ -237,15 +243,18 @@ class Router:
     def apply(self, replica: str, batch: bytes) -> Applied:
         """Apply a serialised DeltaBatch that continues the mirror: same epoch, next seq.
 
-        Anything else changes nothing but the load ("gap" and "epoch" too carry the newest load),
-        except
-        "mismatch", whose events are applied. Prompts in flight end where their blocks are stored.
+        Anything else leaves the mirror as it is, except "mismatch", whose events are applied. The
+        load is taken from every batch but a "stale" one. Prompts in flight end where their
+        blocks are stored. RouterError, and nothing changed, if the bytes are no batch or
+        their hash_version or block_size are not the mirror's.
         """
     def clear(self, replica: str) -> None:
         """Forget the mirror's blocks; epoch 0, seq 0. Prompts in flight stay."""
     def apply_snapshot(self, replica: str, batch: bytes, last: bool) -> Applied:
         """Add one chunk of a snapshot to a cleared mirror; the last one sets epoch, seq and
-        proves count, digest.
+        proves count, digest: "applied" or "mismatch". Until then every batch of the stream is
+        "epoch". RouterError if the mirror is not cleared, or the chunk is of another epoch or
+        seq than those before it; also as for `apply`.
         """
     def mirror(self, replica: str) -> Mirror: ...
     def load(self, replica: str) -> Load: ...
@@ -264,13 +273,14 @@ class Router:
     ) -> Pick | None:
         """The replica for this prompt, None if none of the model is eligible.
 
-        Unless `dry`, the prompt is in flight there until `release`, its blocks count as expected,
-        and its
-        uncached tokens as ahead of others until `prefilled`. `now_s`: a monotonic clock.
+        Unless `dry`, the prompt is in flight there until `release`: its blocks count as expected,
+        and its uncached tokens as ahead of others, until its blocks are stored, `prefilled`,
+        `release` or `in_flight_ttl_s`. `now_s`: a monotonic clock. `exclude`: names not to pick.
         """
     def explain(
         self, tokens: Buffer, *, model: str, extra_key: str = "", cache_salt: str = "", now_s: float
-    ) -> list[Candidate]: ...
+    ) -> list[Candidate]:
+        """All replicas of the model, by name. Changes nothing."""
     def prefilled(self, ticket: int) -> None:
         """The first answer token came: its prefill is done. Unknown tickets are ignored."""
     def release(self, ticket: int) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures that several subjects share: a real redis-server, the real model's file."""
+"""Fixtures that several subjects share: redis-server, the model's file, golden files."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +8,16 @@ import redis
 
 from router.cli.model import model_path
 from router.cli.redis_server import redis_server
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the answers into tests/traces")
+
+
+@pytest.fixture
+def rewrite(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be written instead of compared."""
+    return bool(request.config.getoption("--rewrite"))
 
 
 @pytest.fixture(scope="session")

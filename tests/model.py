@@ -19,10 +19,11 @@ class ModelError(Exception):
     """What the tree answers with a TreeError."""
 
 
-@dataclass
+@dataclass(eq=False)
 class End:
-    """A prefix at which a node ends."""
+    """A node, by the prefix it ends at. Evicted and stored again, it is another one."""
 
+    prefix: Prefix
     last_used: int = 0
     lock_ref: int = 0
     hits: int = 0
@@ -31,15 +32,14 @@ class End:
 @dataclass
 class Inserted:
     prefix_length: int
-    node: Prefix
+    node: End
     duplicates: list[tuple[int, int]]
 
 
 class Model:
-    """`slots` maps every cached prefix to the slot of its last token; `ends` says where nodes end.
+    """`pages` maps every cached prefix to the slots of its last page; `ends` says where nodes end.
 
-    A node is named by the prefix it ends at; the empty prefix is the root. The node of a longer
-    prefix reaches up to the next shorter end.
+    A node reaches from its own end up to the next shorter one. The root ends at the empty prefix.
     """
 
     def __init__(self, *, page_size: int, block_size: int, hash_key: bytes, model: str) -> None:
@@ -47,28 +47,31 @@ class Model:
         self.block_size = block_size
         self.hash_key = hash_key
         self.model = model
-        self.slots: dict[Prefix, int] = {}
+        self.pages: dict[Prefix, list[int]] = {}
         self.ends: dict[Prefix, End] = {}
-        self.receipts: list[Prefix] = []
+        self.root = End(())
+        self.receipts: dict[int, End] = {}
+        self.num_locks = 0
         self.clock = 0
         self.evicted_total = 0
+        self._hashes: dict[Prefix, int] = {}
 
     def peek(self, tokens: Sequence[int], namespace: Namespace = PLAIN) -> int:
         whole = len(tokens) - len(tokens) % self.page_size
         key: Prefix = (namespace, *tokens)
         lengths = range(whole, 0, -self.page_size)
-        return next((length for length in lengths if key[: 1 + length] in self.slots), 0)
+        return next((length for length in lengths if key[: 1 + length] in self.pages), 0)
 
     def match_prefix(
         self, tokens: Sequence[int], namespace: Namespace = PLAIN
-    ) -> tuple[int, Prefix, list[int]]:
+    ) -> tuple[int, End, list[int]]:
         length = self.peek(tokens, namespace)
         if length == 0:
-            return 0, (), []
-        node: Prefix = (namespace, *tokens[:length])
-        self._split(node)
-        self._touch(node)
-        return length, node, [self.slots[node[: 1 + n]] for n in range(1, 1 + length)]
+            return 0, self.root, []
+        prefix: Prefix = (namespace, *tokens[:length])
+        self._split(prefix)
+        self._touch(prefix)
+        return length, self.ends[prefix], self._slots(prefix, 0)
 
     def insert(
         self,
@@ -84,38 +87,48 @@ class Model:
         if min(owned_from, whole) > held:
             raise ModelError(f"{owned_from=}, {held=}")
         if whole == 0:
-            return Inserted(0, (), [])
+            return Inserted(0, self.root, [])
         key: Prefix = (namespace, *tokens[:whole])
         if held:
             self._split(key[: 1 + held])
         if held < whole:
-            self.ends[key] = End()
-            for length in range(held + 1, whole + 1):
-                self.slots[key[: 1 + length]] = slots[length - 1]
+            self.ends[key] = End(key)
+            for start in range(held, whole, self.page_size):
+                stop = start + self.page_size
+                self.pages[key[: 1 + stop]] = list(slots[start:stop])
         self._touch(key)
         for end in self._path(key):
             if len(end) - 1 > counted_to:
                 self.ends[end].hits += 1
         duplicates = [(owned_from, held)] if owned_from < held else []
-        return Inserted(held, key, duplicates)
+        return Inserted(held, self.ends[key], duplicates)
 
-    def lock(self, node: Prefix) -> None:
-        for end in self._path(node):
+    def is_live(self, node: End) -> bool:
+        return node is self.root or self.ends.get(node.prefix) is node
+
+    def lock(self, node: End) -> int:
+        if not self.is_live(node):
+            raise ModelError("unknown node")
+        for end in self._path(node.prefix):
             self.ends[end].lock_ref += 1
-        self.receipts.append(node)
+        self.num_locks += 1
+        self.receipts[self.num_locks] = node
+        return self.num_locks
 
-    def unlock(self, node: Prefix) -> None:
-        self.receipts.remove(node)
-        for end in self._path(node):
+    def unlock(self, receipt: int) -> None:
+        if receipt not in self.receipts:
+            raise ModelError("unknown receipt")
+        for end in self._path(self.receipts.pop(receipt).prefix):
             self.ends[end].lock_ref -= 1
 
     def evict(self, num_tokens: int) -> list[int]:
         freed: list[int] = []
         while len(freed) < num_tokens and (leaves := self._evictable()):
             leaf = min(leaves, key=lambda end: self.ends[end].last_used)
-            freed += self._node_slots(leaf)
-            for length in range(self._start(leaf) + 1, len(leaf)):
-                del self.slots[leaf[: 1 + length]]
+            start = self._start(leaf)
+            freed += self._slots(leaf, start)
+            for length in range(len(leaf) - 1, start, -self.page_size):
+                del self.pages[leaf[: 1 + length]]
             del self.ends[leaf]
         self.evicted_total += len(freed)
         return freed
@@ -123,29 +136,30 @@ class Model:
     def reset(self) -> list[int]:
         if self.receipts:
             raise ModelError(f"{len(self.receipts)} locks are held")
-        slots = list(self.slots.values())
-        self.slots.clear()
+        slots = self.all_slots()
+        self.pages.clear()
         self.ends.clear()
+        self.root = End(())
         return slots
+
+    def all_slots(self) -> list[int]:
+        return [slot for page in self.pages.values() for slot in page]
 
     def blocks(self) -> set[int]:
         """Chain hashes of the cached whole blocks."""
-        return {
-            self._chain(prefix)[-1]
-            for prefix in self.slots
-            if (len(prefix) - 1) % self.block_size == 0
-        }
+        whole = [prefix for prefix in self.pages if (len(prefix) - 1) % self.block_size == 0]
+        return {self._hash(prefix) for prefix in whole}
 
     def sizes(self) -> tuple[int, int]:
         """Tokens that are evictable and protected."""
         locked = [len(self._node_slots(end)) for end in self.ends if self.ends[end].lock_ref]
-        return len(self.slots) - sum(locked), sum(locked)
+        return len(self.all_slots()) - sum(locked), sum(locked)
 
     def dump(self) -> str:
         lines = ["root"]
         namespace = PLAIN
         for end in sorted(self.ends):
-            (mine,) = end[:1]
+            mine = end[0]
             assert isinstance(mine, tuple)
             if mine != namespace:
                 namespace = mine
@@ -166,7 +180,7 @@ class Model:
     def _split(self, prefix: Prefix) -> None:
         if prefix not in self.ends:
             below = [end for end in self.ends if end[: len(prefix)] == prefix]
-            self.ends[prefix] = replace(self.ends[min(below, key=len)])
+            self.ends[prefix] = replace(self.ends[min(below, key=len)], prefix=prefix)
 
     def _touch(self, prefix: Prefix) -> None:
         for end in self._path(prefix):
@@ -183,13 +197,22 @@ class Model:
         return len(above[-1]) - 1 if above else 0
 
     def _node_slots(self, end: Prefix) -> list[int]:
-        return [self.slots[end[: 1 + n]] for n in range(self._start(end) + 1, len(end))]
+        return self._slots(end, self._start(end))
+
+    def _slots(self, prefix: Prefix, start: int) -> list[int]:
+        ends = range(start + self.page_size, len(prefix), self.page_size)
+        return [slot for end in ends for slot in self.pages[prefix[: 1 + end]]]
+
+    def _hash(self, prefix: Prefix) -> int:
+        if prefix not in self._hashes:
+            self._hashes[prefix] = self._chain(prefix)[-1]
+        return self._hashes[prefix]
 
     def _chain(self, prefix: Prefix) -> list[int]:
-        (namespace,) = prefix[:1]
+        namespace, *tokens = prefix
         assert isinstance(namespace, tuple)
         return chain_hashes(
-            array("I", prefix[1:]),
+            array("I", [token for token in tokens if isinstance(token, int)]),
             hash_key=self.hash_key,
             model=self.model,
             block_size=self.block_size,

@@ -9,19 +9,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
-    consumes,
     invariant,
-    multiple,
     precondition,
     rule,
     run_state_machine_as_test,
 )
 
 from proto.prefixlb.v1 import delta_pb2
-from radix_rs import Deltas, Tree, TreeError, derive_hash_key
-from tests.model import PLAIN, Model, ModelError, Namespace, Prefix
+from radix_rs import Deltas, Match, Tree, TreeError, derive_hash_key
+from tests.model import PLAIN, End, Model, ModelError, Namespace
 
 KEY = derive_hash_key(b"a secret")
 MASK = 2**64 - 1
@@ -93,8 +90,6 @@ class TreeMachine(RuleBasedStateMachine):
     page_size = 1
     block_size = 4
 
-    nodes = Bundle("nodes")
-    receipts = Bundle("receipts")
     keys = st.lists(st.integers(0, 2), max_size=40)
     namespaces = st.sampled_from(NAMESPACES)
 
@@ -106,8 +101,9 @@ class TreeMachine(RuleBasedStateMachine):
         self.replay = Replay()
         self.free: list[int] = []
         self.made = 0
-        self.handles: dict[Prefix, int] = {}
+        self.handles: dict[End, int] = {}
         self.stale: set[int] = set()
+        self.locked: list[tuple[int, int]] = []
 
     def allocate(self, count: int) -> list[int]:
         """Freed slots are used again, the last freed first."""
@@ -117,18 +113,17 @@ class TreeMachine(RuleBasedStateMachine):
         taken, self.free = self.free[len(self.free) - count :], self.free[: len(self.free) - count]
         return taken
 
-    def name(self, node: Prefix, handle: int) -> tuple[Prefix, int]:
-        """A handle is kept for the node's life and never comes again."""
+    def keep(self, node: End, handle: int) -> None:
+        """A node keeps its handle, and no handle comes again."""
         assert handle not in self.stale
         assert self.handles.setdefault(node, handle) == handle
-        return node, handle
 
     def forget_gone(self) -> None:
-        for node in [node for node in self.handles if node and node not in self.model.ends]:
+        for node in [node for node in self.handles if not self.model.is_live(node)]:
             self.stale.add(self.handles.pop(node))
 
-    @rule(target=nodes, tokens=keys, namespace=namespaces)
-    def match(self, tokens: list[int], namespace: Namespace) -> tuple[Prefix, int]:
+    @rule(tokens=keys, namespace=namespaces)
+    def match(self, tokens: list[int], namespace: Namespace) -> None:
         before = (self.tree.count_digest(), self.model.sizes())
         found = self.match_tree(tokens, namespace)
         length, node, slots = self.model.match_prefix(tokens, namespace)
@@ -140,9 +135,9 @@ class TreeMachine(RuleBasedStateMachine):
         self.model.match_prefix(tokens, namespace)
         assert (again[0].length, again[0].node, again[1]) == (length, found[0].node, slots)
         assert self.tree.stats().nodes == nodes, "the second match splits nothing"
-        return self.name(node, found[0].node)
+        self.keep(node, found[0].node)
 
-    def match_tree(self, tokens: list[int], namespace: Namespace):  # type: ignore[no-untyped-def]
+    def match_tree(self, tokens: list[int], namespace: Namespace) -> tuple[Match, list[int]]:
         out = i32([-1] * len(tokens))
         extra_key, cache_salt = namespace
         found = self.tree.match_prefix(u32(tokens), out, extra_key=extra_key, cache_salt=cache_salt)
@@ -155,12 +150,8 @@ class TreeMachine(RuleBasedStateMachine):
         length = self.tree.peek(u32(tokens), extra_key=extra_key, cache_salt=cache_salt)
         assert length == self.model.peek(tokens, namespace)
 
-    @rule(
-        target=nodes, tokens=keys, namespace=namespaces, owned=st.booleans(), counted=st.booleans()
-    )
-    def insert(
-        self, tokens: list[int], namespace: Namespace, owned: bool, counted: bool
-    ) -> tuple[Prefix, int]:
+    @rule(tokens=keys, namespace=namespaces, owned=st.booleans(), counted=st.booleans())
+    def insert(self, tokens: list[int], namespace: Namespace, owned: bool, counted: bool) -> None:
         """As a request would: the slots of what it matched, its own for the rest."""
         _, _, held = self.model.match_prefix(tokens, namespace)
         self.match_tree(tokens, namespace)
@@ -191,7 +182,7 @@ class TreeMachine(RuleBasedStateMachine):
         for start, end in done.duplicates:
             self.free += slots[start:end]
         self.free += slots[whole:]
-        return self.name(expected.node, done.node)
+        self.keep(expected.node, done.node)
 
     @rule(tokens=keys, namespace=namespaces, beyond=st.integers(1, 5))
     def insert_with_too_much_owned(
@@ -199,21 +190,9 @@ class TreeMachine(RuleBasedStateMachine):
     ) -> None:
         owned_from = self.model.peek(tokens, namespace) + beyond
         slots = range(len(tokens))
-        try:
-            self.model.insert(tokens, slots, owned_from=owned_from, namespace=namespace)
-        except ModelError:
-            extra_key, cache_salt = namespace
-            with pytest.raises(TreeError, match="owned_from"):
-                self.tree.insert(
-                    u32(tokens),
-                    i32(slots),
-                    owned_from=owned_from,
-                    extra_key=extra_key,
-                    cache_salt=cache_salt,
-                )
-        else:
-            # The whole pages are held: only the tail goes beyond, and no tree takes that.
-            extra_key, cache_salt = namespace
+        extra_key, cache_salt = namespace
+
+        def insert() -> None:
             self.tree.insert(
                 u32(tokens),
                 i32(slots),
@@ -222,28 +201,40 @@ class TreeMachine(RuleBasedStateMachine):
                 cache_salt=cache_salt,
             )
 
-    @rule(target=receipts, named=nodes)
-    def lock(self, named: tuple[Prefix, int]):  # type: ignore[no-untyped-def]
-        node, handle = named
-        if handle in self.stale:
+        try:
+            self.model.insert(tokens, slots, owned_from=owned_from, namespace=namespace)
+        except ModelError:
+            with pytest.raises(TreeError, match="owned_from"):
+                insert()
+        else:
+            insert()  # all whole pages are held; the tail beyond them is nobody's concern
+
+    @precondition(lambda self: self.handles)
+    @rule(which=st.integers(0))
+    def lock(self, which: int) -> None:
+        node, handle = list(self.handles.items())[which % len(self.handles)]
+        self.locked.append((self.model.lock(node), self.tree.lock(handle)))
+
+    @precondition(lambda self: self.stale)
+    @rule()
+    def lock_what_is_gone(self) -> None:
+        for handle in self.stale:
             with pytest.raises(TreeError, match="unknown node"):
                 self.tree.lock(handle)
-            return multiple()
-        self.model.lock(node)
-        return node, self.tree.lock(handle)
 
-    @rule(locked=consumes(receipts))
-    def unlock(self, locked: tuple[Prefix, int]) -> None:
-        node, receipt = locked
+    @precondition(lambda self: self.locked)
+    @rule(which=st.integers(0))
+    def unlock(self, which: int) -> None:
+        expected, receipt = self.locked.pop(which % len(self.locked))
         self.tree.unlock(receipt)
-        self.model.unlock(node)
+        self.model.unlock(expected)
         with pytest.raises(TreeError, match="unknown receipt"):
             self.tree.unlock(receipt)
 
     @rule(num_tokens=st.integers(0, 60))
     def evict(self, num_tokens: int) -> None:
         evictable, _ = self.model.sizes()
-        freed = list(i32([]) + array("i", self.tree.evict(num_tokens)))
+        freed = list(array("i", self.tree.evict(num_tokens)))
         assert freed == self.model.evict(num_tokens), "the same victims in the same order"
         assert len(freed) >= min(num_tokens, evictable)
         self.free += freed
@@ -261,8 +252,7 @@ class TreeMachine(RuleBasedStateMachine):
         freed = list(array("i", self.tree.reset()))
         assert sorted(freed) == sorted(self.model.reset())
         self.free += freed
-        self.stale |= set(self.handles.values())
-        self.handles.clear()
+        self.forget_gone()
 
     @rule()
     def drain(self) -> None:
@@ -292,19 +282,23 @@ class TreeMachine(RuleBasedStateMachine):
         assert self.tree.dump() == self.model.dump()
         stats = self.tree.stats()
         assert (stats.evictable, stats.protected) == self.model.sizes()
-        assert stats.tokens == len(self.model.slots) == stats.evictable + stats.protected
+        assert stats.tokens == len(self.model.all_slots()) == stats.evictable + stats.protected
         assert stats.nodes == len(self.model.ends)
         assert stats.locks == len(self.model.receipts)
         assert stats.evicted_total == self.model.evicted_total
         blocks = self.model.blocks()
         assert self.tree.count_digest() == (len(blocks), digest(blocks))
-        assert sorted([*self.free, *self.model.slots.values()]) == list(range(self.made))
+        assert sorted(self.free + self.model.all_slots()) == list(range(self.made))
 
     def teardown(self) -> None:
-        """Every lock can be undone, and then everything evicted."""
-        for node in list(self.model.receipts):
-            self.model.unlock(node)
+        """Every lock can be undone in any order, and then everything evicted."""
+        while self.locked:
+            self.unlock(0)
+        assert self.tree.stats().protected == 0
+        self.evict(self.tree.stats().tokens)
+        assert self.tree.stats().nodes == 0
         self.drain()
+        self.tree_is_sound_and_equals_the_model()
 
 
 SIZES = [(1, 1), (1, 4), (2, 4), (4, 4), (4, 8), (16, 16)]
@@ -316,10 +310,10 @@ def test_tree_and_model_agree_on_any_operations(page_size: int, block_size: int)
     # Shorter keys for small pages: what matters is how often they part.
     keys = st.lists(st.integers(0, 1 if page_size > 4 else 2), max_size=12 * page_size)
     machine = type("Machine", (TreeMachine,), {**sizes, "keys": keys})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=40,
+            max_examples=60,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

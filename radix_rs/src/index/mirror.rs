@@ -46,7 +46,7 @@ impl MirrorState {
             Outcome::Epoch
         } else if seq <= self.seq {
             Outcome::Stale
-        } else if seq > self.seq + 1 {
+        } else if seq - self.seq > 1 {
             Outcome::Gap
         } else {
             Outcome::Applied

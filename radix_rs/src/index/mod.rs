@@ -37,6 +37,7 @@ pub use mirror::{MirrorState, Outcome};
 pub use replica_set::ReplicaId;
 pub(crate) use replica_set::ReplicaSet;
 pub use walk::Matches;
+pub(crate) use walk::{bisect, common};
 
 use arena::Arena;
 use block_map::BlockMap;

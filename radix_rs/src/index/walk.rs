@@ -38,23 +38,28 @@ impl Index {
     }
 }
 
-/// Leading blocks that two chains share, at least 1. A hash names all that lies before it, so the last one
-/// decides for all, and where they part is found by bisection.
-fn common(run: &[u64], chain: &[u64]) -> usize {
-    let len = run.len().min(chain.len());
-    if run[len - 1] == chain[len - 1] {
+/// Leading blocks that two chains share, both of them not empty. A hash names all that lies before it, so the
+/// last one decides for all, and where they part is found by bisection.
+pub(crate) fn common(a: &[u64], b: &[u64]) -> usize {
+    let len = a.len().min(b.len());
+    if a[len - 1] == b[len - 1] {
         return len;
     }
-    let (mut same, mut differ) = (1, len - 1);
-    while same < differ {
-        let middle = same.midpoint(differ);
-        if run[middle] == chain[middle] {
-            same = middle + 1;
+    bisect(len - 1, |i| a[i] == b[i])
+}
+
+/// How many of 0, 1, 2, ... `len - 1` come before `holds` turns false.
+pub(crate) fn bisect(len: usize, holds: impl Fn(usize) -> bool) -> usize {
+    let (mut yes, mut no) = (0, len);
+    while yes < no {
+        let middle = yes.midpoint(no);
+        if holds(middle) {
+            yes = middle + 1;
         } else {
-            differ = middle;
+            no = middle;
         }
     }
-    same
+    yes
 }
 
 /// Takes from `alive` those that do not hold `len` blocks of the run from offset `from` on, and notes how far

@@ -124,7 +124,7 @@ fn first_come_queue(report: &LoadReport, pending: &[Pending]) -> Queue {
         *sum += prompt.remaining_tokens();
     }
     Queue {
-        ahead: (report.load.pending_tokens.max(reported) + new) as f64,
+        ahead: report.load.pending_tokens.max(reported).saturating_add(new) as f64,
         delayed: 0.0,
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::index::{Index, ReplicaId};
+use crate::index::{Index, ReplicaId, bisect, common};
 
 /// A prompt whose prefill is not known to be done.
 #[derive(Debug)]
@@ -33,17 +33,13 @@ impl Pending {
         self.uncached_tokens.min(beyond)
     }
 
-    /// Leading blocks it shares with `chain`. A hash names its whole prefix: bisection finds where they part.
+    /// Leading blocks it shares with `chain`.
     fn common(&self, chain: &[u64]) -> usize {
-        if chain.first() != Some(&self.first) {
-            return 0;
+        if chain.first() == Some(&self.first) {
+            common(&self.chain, chain)
+        } else {
+            0
         }
-        let len = self.chain.len().min(chain.len());
-        if self.chain[len - 1] == chain[len - 1] {
-            return len;
-        }
-        let pairs: &[u64] = &self.chain[..len];
-        bisect(pairs.len(), |i| pairs[i] == chain[i])
     }
 
     /// Looks up how far its chain is stored by now; true if all of it is, which it was not before.
@@ -55,20 +51,6 @@ impl Pending {
         self.stored += bisect(left.len(), |i| index.holds(replica, left[i]));
         self.stored == self.chain.len()
     }
-}
-
-/// How many of 0, 1, 2, ... `len - 1` come before `holds` turns false.
-fn bisect(len: usize, holds: impl Fn(usize) -> bool) -> usize {
-    let (mut yes, mut no) = (0, len);
-    while yes < no {
-        let middle = yes.midpoint(no);
-        if holds(middle) {
-            yes = middle + 1;
-        } else {
-            no = middle;
-        }
-    }
-    yes
 }
 
 /// One replica's side.

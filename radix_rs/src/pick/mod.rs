@@ -15,6 +15,8 @@ mod policy;
 mod random;
 mod round_robin;
 mod router;
+#[cfg(test)]
+mod tests;
 
 pub use self::core::{Explained, Mirror, Pick, Reason};
 pub use batch::Applied;

@@ -1,10 +1,10 @@
 //! The Python face of the router.
 
-use pyo3::buffer::PyBuffer;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 
+use super::buffer::Items;
 use crate::chain::HashKey;
 use crate::error::RouterError as Error;
 use crate::pick::{self, Explained, PolicyKind, Prompt, Settings, Weights};
@@ -208,13 +208,15 @@ impl Router {
         now_s: f64,
         dry: bool,
     ) -> PyResult<Option<Pick>> {
-        let prompt = Prompt {
-            tokens: &read_tokens(py, tokens)?,
-            model,
-            extra_key,
-            cache_salt,
-        };
-        let pick = self.0.pick(prompt, &exclude, now_s, dry);
+        let pick = token_buffer(tokens)?.read(py, |tokens| {
+            let prompt = Prompt {
+                tokens,
+                model,
+                extra_key,
+                cache_salt,
+            };
+            self.0.pick(prompt, &exclude, now_s, dry)
+        });
         Ok(pick.map(|pick| Pick {
             replica: pick.replica,
             matched: pick.matched,
@@ -234,13 +236,15 @@ impl Router {
         cache_salt: &str,
         now_s: f64,
     ) -> PyResult<Vec<Candidate>> {
-        let prompt = Prompt {
-            tokens: &read_tokens(py, tokens)?,
-            model,
-            extra_key,
-            cache_salt,
-        };
-        let explained = self.0.explain(prompt, now_s);
+        let explained = token_buffer(tokens)?.read(py, |tokens| {
+            let prompt = Prompt {
+                tokens,
+                model,
+                extra_key,
+                cache_salt,
+            };
+            self.0.explain(prompt, now_s)
+        });
         Ok(explained.into_iter().map(Candidate::from).collect())
     }
 
@@ -279,14 +283,8 @@ fn at_least_0(name: &str, value: f64) -> PyResult<f64> {
     }
 }
 
-fn read_tokens(py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
-    let wrong = |why: String| RouterError::new_err(format!("tokens: {why}"));
-    let buffer = PyBuffer::<u32>::get(tokens).map_err(|error| wrong(error.to_string()))?;
-    if buffer.dimensions() != 1 {
-        let dimensions = buffer.dimensions();
-        return Err(wrong(format!("{dimensions} dimensions, expected 1")));
-    }
-    buffer.to_vec(py)
+fn token_buffer(tokens: &Bound<'_, PyAny>) -> PyResult<Items<u32>> {
+    Items::get("tokens", tokens).map_err(RouterError::new_err)
 }
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -45,8 +45,9 @@ impl<T: Default> Arena<T> {
         let entry = &mut self.entries[index as usize];
         debug_assert!(entry.generation % 2 == 1, "removed twice");
         entry.generation += 1;
-        // An entry whose generations are used up is left alone: its handles would come again.
-        if entry.generation < u32::MAX - 1 {
+        // An entry whose generations are used up is left alone: its handles would come again. They have 31
+        // bits, so that handles have 63.
+        if entry.generation < u32::MAX >> 1 {
             self.free.push(index);
         }
         std::mem::take(&mut entry.value)

@@ -2,6 +2,9 @@
 
 use super::{Tree, TreeError};
 
+/// Set in every receipt and in no node's handle, so that one is never taken for the other.
+const RECEIPT: u64 = 1 << 63;
+
 impl Tree {
     /// Protect the path from the root to `node`. The receipt is good for one [`Tree::unlock`].
     ///
@@ -27,7 +30,7 @@ impl Tree {
             index = node.parent;
         }
         let receipt = self.receipts.insert(end);
-        Ok(self.receipts.handle(receipt))
+        Ok(self.receipts.handle(receipt) | RECEIPT)
     }
 
     /// Undo one [`Tree::lock`].
@@ -35,11 +38,11 @@ impl Tree {
     /// # Errors
     /// [`TreeError::UnknownReceipt`].
     pub fn unlock(&mut self, receipt: u64) -> Result<(), TreeError> {
-        let receipt = self
-            .receipts
-            .resolve(receipt)
+        let live = (receipt & RECEIPT != 0)
+            .then(|| self.receipts.resolve(receipt & !RECEIPT))
+            .flatten()
             .ok_or(TreeError::UnknownReceipt(receipt))?;
-        let mut index = self.receipts.remove(receipt);
+        let mut index = self.receipts.remove(live);
         while !self.nodes[index].is_root() {
             let node = &mut self.nodes[index];
             node.lock_ref -= 1;

@@ -1,0 +1,646 @@
+//! What a pick must never do, and what bursts, ties and faults of the stream lead to.
+
+#![expect(
+    clippy::float_cmp,
+    reason = "terms are sums of small whole numbers, which floats hold exactly"
+)]
+
+use proptest::prelude::*;
+use prost::Message;
+
+use super::{Pick, PolicyKind, Prompt, Reason, Router, Settings, Weights};
+use crate::chain::{HASH_VERSION, HashKey, extend_chain, mix, namespace_seed};
+use crate::delta::{
+    Cleared, DeltaBatch, DeltaEvent, Event, Load, LoadClass, PrefillOrder, Removed, Stored,
+};
+use crate::error::RouterError;
+use crate::index::Outcome;
+
+const BLOCK: u32 = 4;
+
+fn key() -> HashKey {
+    HashKey::derive(b"secret")
+}
+
+fn router(policy: PolicyKind) -> Router {
+    Router::new(&Settings {
+        hash_key: key(),
+        policy,
+        weights: Weights {
+            k: 1.5,
+            decode: 1.0,
+        },
+        in_flight_ttl_s: 60.0,
+        seed: 7,
+    })
+}
+
+/// A router of eligible replicas r0, r1, ... of model "m", each at epoch 1 with nothing cached and no work.
+fn fleet(policy: PolicyKind, replicas: usize) -> Router {
+    let router = router(policy);
+    for index in 0..replicas {
+        let name = format!("r{index}");
+        router.add_replica(&name, "m", BLOCK).unwrap();
+        router.set_eligible(&name, true).unwrap();
+        let start = batch(0, vec![], &[], idle());
+        router
+            .apply_snapshot(&name, &start.encode_to_vec(), true)
+            .unwrap();
+    }
+    router
+}
+
+fn idle() -> Load {
+    Load {
+        order: PrefillOrder::Shortest as i32,
+        ..Load::default()
+    }
+}
+
+/// Prompts that wait, by their remaining tokens.
+fn waiting(tokens: &[u64]) -> Load {
+    let class = |&tokens: &u64| LoadClass {
+        log2: tokens.ilog2(),
+        requests: 1,
+        tokens,
+    };
+    Load {
+        waiting: u32::try_from(tokens.len()).unwrap(),
+        pending_tokens: tokens.iter().sum(),
+        classes: tokens.iter().map(class).collect(),
+        ..idle()
+    }
+}
+
+/// A batch of epoch 1 after which the tree holds `held`.
+fn batch(seq: u64, events: Vec<Event>, held: &[u64], load: Load) -> DeltaBatch {
+    let events = events.into_iter().map(Some);
+    DeltaBatch {
+        epoch: 1,
+        seq,
+        block_size: BLOCK,
+        hash_version: HASH_VERSION,
+        events: events.map(|event| DeltaEvent { event }).collect(),
+        load: Some(load),
+        count: held.len() as u64,
+        digest: held
+            .iter()
+            .fold(0, |sum, &hash| sum.wrapping_add(mix(hash))),
+    }
+}
+
+fn apply(router: &Router, name: &str, batch: &DeltaBatch) -> Outcome {
+    router.apply(name, &batch.encode_to_vec()).unwrap().outcome
+}
+
+fn stored(hashes: &[u64]) -> Event {
+    Event::Stored(Stored {
+        parent: 0,
+        hashes: hashes.to_vec(),
+    })
+}
+
+fn prompt(tokens: &[u32]) -> Prompt<'_> {
+    Prompt {
+        tokens,
+        model: "m",
+        extra_key: "",
+        cache_salt: "",
+    }
+}
+
+fn chain(tokens: &[u32]) -> Vec<u64> {
+    let mut hashes = Vec::new();
+    let seed = namespace_seed(&key(), "m", "", "");
+    extend_chain(&key(), seed, tokens, BLOCK as usize, &mut hashes);
+    hashes
+}
+
+fn tokens(start: u32, len: u32) -> Vec<u32> {
+    (start..start + len).collect()
+}
+
+fn pick(router: &Router, tokens: &[u32], now_s: f64) -> Pick {
+    router.pick(prompt(tokens), &[], now_s, false).unwrap()
+}
+
+#[test]
+fn a_prompt_goes_where_its_prefix_is() {
+    let router = fleet(PolicyKind::Cost, 4);
+    let text = tokens(0, 40);
+    let held = chain(&text);
+    assert_eq!(
+        apply(&router, "r2", &batch(1, vec![stored(&held)], &held, idle())),
+        Outcome::Applied
+    );
+    let picked = pick(&router, &text, 0.0);
+    assert_eq!(
+        (picked.replica.as_str(), picked.reason),
+        ("r2", Reason::Prefix)
+    );
+    assert_eq!((picked.matched, picked.available), (40, 40));
+}
+
+#[test]
+fn a_prefix_is_left_when_waiting_for_it_costs_more() {
+    let router = fleet(PolicyKind::Cost, 2);
+    let text = tokens(0, 40);
+    let held = chain(&text)[..5].to_vec();
+    let busy = waiting(&[16, 16, 16]);
+    apply(&router, "r0", &batch(1, vec![stored(&held)], &held, busy));
+    let picked = pick(&router, &text, 0.0);
+    assert_eq!(
+        (picked.replica.as_str(), picked.reason),
+        ("r1", Reason::Load)
+    );
+    assert_eq!((picked.matched, picked.available), (0, 20));
+}
+
+#[test]
+fn a_long_queue_of_long_prompts_keeps_no_short_one_from_its_prefix() {
+    let router = fleet(PolicyKind::Cost, 2);
+    let text = tokens(0, 400);
+    let held = chain(&text)[..99].to_vec();
+    let busy = waiting(&[9000, 9000, 9000]);
+    apply(&router, "r0", &batch(1, vec![stored(&held)], &held, busy));
+    assert_eq!(pick(&router, &text, 0.0).replica, "r0");
+}
+
+#[test]
+fn under_first_come_first_served_all_that_waits_is_ahead() {
+    let router = fleet(PolicyKind::Cost, 1);
+    let load = Load {
+        order: PrefillOrder::Fcfs as i32,
+        ..waiting(&[9000, 9000])
+    };
+    apply(&router, "r0", &batch(1, vec![], &[], load));
+    let terms = router.explain(prompt(&tokens(0, 100)), 0.0)[0]
+        .candidate
+        .terms;
+    assert_eq!((terms.ahead, terms.delayed_requests), (18_000.0, 0.0));
+    assert_eq!(terms.cost, 18_000.0 + 100.0 * 3.0);
+}
+
+#[test]
+fn a_prompt_in_flight_and_reported_counts_once() {
+    let router = fleet(PolicyKind::Cost, 1);
+    let (first, second) = (tokens(0, 64), tokens(1000, 200));
+    let ahead = || {
+        router.explain(prompt(&second), 0.0)[0]
+            .candidate
+            .terms
+            .ahead
+    };
+    let picked = pick(&router, &first, 0.0);
+    assert_eq!(ahead(), 64.0);
+    apply(&router, "r0", &batch(1, vec![], &[], waiting(&[64])));
+    assert_eq!(ahead(), 64.0);
+    // A batch made before the prompt arrived there must not hide it.
+    apply(&router, "r0", &batch(2, vec![], &[], idle()));
+    assert_eq!(ahead(), 64.0);
+    router.prefilled(picked.ticket);
+    assert_eq!(ahead(), 0.0);
+    // Another router's prompt, and one more of ours that the report cannot hold yet.
+    apply(&router, "r0", &batch(3, vec![], &[], waiting(&[64])));
+    pick(&router, &first, 0.0);
+    assert_eq!(ahead(), 128.0);
+}
+
+#[test]
+fn a_burst_of_one_new_prefix_stays_together() {
+    let router = fleet(PolicyKind::Cost, 8);
+    let system = tokens(0, 4000);
+    let picks: Vec<_> = (0..10)
+        .map(|user| {
+            let text = [system.clone(), tokens(10_000 + user * 100, 8)].concat();
+            pick(&router, &text, 0.0)
+        })
+        .collect();
+    assert_eq!(picks[0].reason, Reason::Cold);
+    for later in &picks[1..] {
+        assert_eq!(later.replica, picks[0].replica);
+        assert_eq!((later.reason, later.matched), (Reason::Prefix, 0));
+    }
+}
+
+#[test]
+fn cold_prompts_spread_over_an_idle_fleet() {
+    for policy in [
+        PolicyKind::Cost,
+        PolicyKind::RoundRobin,
+        PolicyKind::LeastLoad,
+    ] {
+        let router = fleet(policy, 8);
+        let mut hits: Vec<_> = (0..8)
+            .map(|i| pick(&router, &tokens(i * 1000, 100), 0.0).replica)
+            .collect();
+        hits.sort();
+        hits.dedup();
+        assert_eq!(hits.len(), 8, "{policy:?}");
+    }
+}
+
+#[test]
+fn ties_of_an_idle_fleet_are_spread_when_nothing_overlaps() {
+    for policy in [PolicyKind::Cost, PolicyKind::Random, PolicyKind::LeastLoad] {
+        let router = fleet(policy, 4);
+        let mut hits = [0; 4];
+        for i in 0..400 {
+            let picked = pick(&router, &tokens(i * 10, 3), 0.0);
+            router.release(picked.ticket);
+            hits[usize::from(picked.replica.as_bytes()[1] - b'0')] += 1;
+        }
+        assert!(hits.iter().all(|&n| n > 50), "{policy:?}: {hits:?}");
+    }
+}
+
+#[test]
+fn equal_costs_go_to_the_emptiest_cache() {
+    let router = fleet(PolicyKind::Cost, 3);
+    for name in ["r0", "r2"] {
+        let held = chain(&tokens(0, 40));
+        apply(&router, name, &batch(1, vec![stored(&held)], &held, idle()));
+    }
+    let picked = pick(&router, &tokens(5000, 40), 0.0);
+    assert_eq!(
+        (picked.replica.as_str(), picked.reason),
+        ("r1", Reason::Cold)
+    );
+}
+
+#[test]
+fn a_replica_that_decodes_much_gets_less_cold_work() {
+    let router = fleet(PolicyKind::Cost, 2);
+    let load = Load {
+        running: 10,
+        ..idle()
+    };
+    apply(&router, "r0", &batch(1, vec![], &[], load));
+    for i in 0..20 {
+        let picked = pick(&router, &tokens(i * 100, 50), 0.0);
+        assert_eq!(picked.replica, "r1");
+        router.release(picked.ticket);
+    }
+}
+
+#[test]
+fn expected_blocks_end_when_stored_prefilled_released_or_too_old() {
+    let text = tokens(0, 40);
+    let expected =
+        |router: &Router, now_s| router.explain(prompt(&text), now_s)[0].candidate.expected;
+    let router = fleet(PolicyKind::Cost, 1);
+    let held = chain(&text);
+
+    let picked = pick(&router, &text, 0.0);
+    assert_eq!(expected(&router, 1.0), 40);
+    router.prefilled(picked.ticket);
+    assert_eq!(expected(&router, 1.0), 0);
+    router.release(picked.ticket);
+
+    let picked = pick(&router, &text, 2.0);
+    router.release(picked.ticket);
+    assert_eq!(expected(&router, 2.0), 0);
+
+    let picked = pick(&router, &text, 3.0);
+    assert_eq!(expected(&router, 62.9), 40);
+    assert_eq!(expected(&router, 63.0), 0);
+    assert_eq!(router.in_flight("r0").unwrap(), 1);
+    router.release(picked.ticket);
+
+    // Half of it stored: half of the work is left. All stored and evicted again: nothing is expected.
+    pick(&router, &text, 70.0);
+    apply(
+        &router,
+        "r0",
+        &batch(1, vec![stored(&held[..5])], &held[..5], idle()),
+    );
+    let left = |router: &Router| {
+        router.explain(prompt(&tokens(500, 90)), 70.0)[0]
+            .candidate
+            .terms
+            .ahead
+    };
+    assert_eq!((expected(&router, 70.0), left(&router)), (40, 20.0));
+    let rest = Event::Stored(Stored {
+        parent: held[4],
+        hashes: held[5..].to_vec(),
+    });
+    apply(&router, "r0", &batch(2, vec![rest], &held, idle()));
+    let all = Event::Removed(Removed {
+        last: held[9],
+        count: 10,
+    });
+    apply(&router, "r0", &batch(3, vec![all], &[], idle()));
+    assert_eq!((expected(&router, 70.0), left(&router)), (0, 0.0));
+}
+
+#[test]
+fn a_removed_replica_leaves_nothing_behind() {
+    let router = fleet(PolicyKind::Cost, 1);
+    let text = tokens(0, 40);
+    let held = chain(&text);
+    apply(&router, "r0", &batch(1, vec![stored(&held)], &held, idle()));
+    let picked = pick(&router, &text, 0.0);
+    router.remove_replica("r0");
+    assert_eq!(
+        router.apply("r0", &batch(2, vec![], &held, idle()).encode_to_vec()),
+        Err(RouterError::UnknownReplica("r0".to_owned()))
+    );
+    router.add_replica("r0", "m", BLOCK).unwrap();
+    router.release(picked.ticket);
+    let mirror = router.mirror("r0").unwrap();
+    assert_eq!(
+        (mirror.epoch, mirror.seq, mirror.count, mirror.digest),
+        (0, 0, 0, 0)
+    );
+    assert_eq!(router.in_flight("r0").unwrap(), 0);
+    assert!(router.pick(prompt(&text), &[], 0.0, false).is_none());
+    assert_eq!(router.explain(prompt(&text), 0.0)[0].candidate.expected, 0);
+}
+
+#[test]
+fn a_batch_is_applied_once_and_in_order() {
+    let router = fleet(PolicyKind::Cost, 1);
+    let held = chain(&tokens(0, 40));
+    let first = batch(1, vec![stored(&held[..5])], &held[..5], waiting(&[100]));
+    assert_eq!(apply(&router, "r0", &first), Outcome::Applied);
+    assert_eq!(
+        apply(&router, "r0", &batch(1, vec![], &[], idle())),
+        Outcome::Stale
+    );
+    assert_eq!(router.load("r0").unwrap().waiting, 1);
+    // A gap changes the load only.
+    let later = batch(3, vec![Event::Cleared(Cleared {})], &[], idle());
+    assert_eq!(apply(&router, "r0", &later), Outcome::Gap);
+    assert_eq!(router.load("r0").unwrap().waiting, 0);
+    assert_eq!(router.mirror("r0").unwrap().seq, 1);
+    let other = DeltaBatch {
+        epoch: 2,
+        ..later.clone()
+    };
+    assert_eq!(apply(&router, "r0", &other), Outcome::Epoch);
+    assert_eq!(router.mirror("r0").unwrap().count, 5);
+    // What the publisher says it holds is not what the mirror holds.
+    let wrong = batch(2, vec![stored(&held)], &held[..9], idle());
+    assert_eq!(apply(&router, "r0", &wrong), Outcome::Mismatch);
+    assert_eq!(router.mirror("r0").unwrap().count, 10);
+    assert_eq!(
+        apply(&router, "r0", &batch(3, vec![], &held, idle())),
+        Outcome::Applied
+    );
+}
+
+#[test]
+fn a_snapshot_comes_in_chunks_into_a_cleared_mirror() {
+    let router = fleet(PolicyKind::Cost, 1);
+    let held = chain(&tokens(0, 40));
+    let chunk = |from: usize, to: usize, count: &[u64]| {
+        let run = Event::Stored(Stored {
+            parent: if from == 0 { 0 } else { held[from - 1] },
+            hashes: held[from..to].to_vec(),
+        });
+        batch(9, vec![run], count, idle()).encode_to_vec()
+    };
+    assert!(matches!(
+        router.apply_snapshot("r0", &chunk(0, 5, &[]), false),
+        Err(RouterError::NotCleared {
+            epoch: 1,
+            seq: 0,
+            ..
+        })
+    ));
+    router.clear("r0").unwrap();
+    router
+        .apply_snapshot("r0", &chunk(0, 5, &[]), false)
+        .unwrap();
+    let mut other = batch(10, vec![], &[], idle());
+    assert!(matches!(
+        router.apply_snapshot("r0", &other.encode_to_vec(), true),
+        Err(RouterError::SnapshotChanged {
+            expected: (1, 9),
+            found: (1, 10),
+            ..
+        })
+    ));
+    // Deltas wait until it is complete.
+    assert_eq!(apply(&router, "r0", &other), Outcome::Epoch);
+    let last = router
+        .apply_snapshot("r0", &chunk(5, 10, &held), true)
+        .unwrap();
+    assert_eq!((last.outcome, last.stored), (Outcome::Applied, 5));
+    (other.count, other.digest) = {
+        let mirror = router.mirror("r0").unwrap();
+        (mirror.count, mirror.digest)
+    };
+    assert_eq!(apply(&router, "r0", &other), Outcome::Applied);
+
+    router.clear("r0").unwrap();
+    let lossy = router
+        .apply_snapshot("r0", &chunk(0, 5, &held), true)
+        .unwrap();
+    assert_eq!(lossy.outcome, Outcome::Mismatch);
+}
+
+#[test]
+fn a_wrong_batch_is_refused_and_changes_nothing() {
+    let router = fleet(PolicyKind::Cost, 1);
+    let good = batch(1, vec![stored(&[1])], &[1], waiting(&[5]));
+    let wrong = [
+        DeltaBatch {
+            epoch: 0,
+            ..good.clone()
+        },
+        DeltaBatch {
+            seq: 0,
+            ..good.clone()
+        },
+        DeltaBatch {
+            block_size: 16,
+            ..good.clone()
+        },
+        DeltaBatch {
+            hash_version: HASH_VERSION + 1,
+            ..good.clone()
+        },
+        DeltaBatch {
+            events: vec![DeltaEvent {
+                event: Some(stored(&[1, 0])),
+            }],
+            ..good.clone()
+        },
+        DeltaBatch {
+            load: Some(Load {
+                classes: vec![LoadClass {
+                    log2: 32,
+                    ..LoadClass::default()
+                }],
+                ..idle()
+            }),
+            ..good.clone()
+        },
+    ];
+    for batch in wrong {
+        let error = router.apply("r0", &batch.encode_to_vec()).unwrap_err();
+        assert!(error.to_string().contains("r0"), "{error}");
+        let mirror = router.mirror("r0").unwrap();
+        assert_eq!((mirror.seq, mirror.count), (0, 0));
+        assert_eq!(router.load("r0").unwrap().waiting, 0);
+    }
+    assert_eq!(apply(&router, "r0", &good), Outcome::Applied);
+}
+
+#[test]
+fn a_model_has_one_block_size() {
+    let router = router(PolicyKind::Cost);
+    router.add_replica("a", "m", 16).unwrap();
+    let error = router.add_replica("b", "m", 32).unwrap_err().to_string();
+    assert!(error.contains("32") && error.contains("16"), "{error}");
+    assert!(router.add_replica("b", "m", 0).is_err());
+    assert!(router.add_replica("a", "m", 16).is_err());
+    router.add_replica("c", "other", 32).unwrap();
+    router.remove_replica("a");
+    router.add_replica("b", "m", 32).unwrap();
+}
+
+#[test]
+fn a_dry_pick_changes_nothing_and_says_what_the_next_one_will() {
+    for policy in [
+        PolicyKind::Cost,
+        PolicyKind::RoundRobin,
+        PolicyKind::Random,
+        PolicyKind::LeastLoad,
+    ] {
+        let router = fleet(policy, 5);
+        for i in 0..20 {
+            let text = tokens(i * 100, 30);
+            let dry = router.pick(prompt(&text), &[], 0.0, true).unwrap();
+            assert_eq!(dry.ticket, 0);
+            assert_eq!(pick(&router, &text, 0.0).replica, dry.replica);
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Pick {
+        text: u32,
+        exclude: usize,
+    },
+    Prefilled(usize),
+    Release(usize),
+    Eligible(usize, bool),
+    Report {
+        replica: usize,
+        draining: bool,
+        waiting: Vec<u64>,
+    },
+    Store {
+        replica: usize,
+        text: u32,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..6u32, 0..6usize).prop_map(|(text, exclude)| Step::Pick { text, exclude }),
+        2 => (0..40usize).prop_map(Step::Prefilled),
+        2 => (0..40usize).prop_map(Step::Release),
+        1 => (0..6usize, any::<bool>()).prop_map(|(r, on)| Step::Eligible(r, on)),
+        2 => (0..6usize, prop::bool::weighted(0.3), prop::collection::vec(1..5000u64, 0..4))
+            .prop_map(|(replica, draining, waiting)| Step::Report { replica, draining, waiting }),
+        2 => (0..6usize, 0..6u32).prop_map(|(replica, text)| Step::Store { replica, text }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn a_pick_is_always_one_that_may_be_picked_and_all_ends_when_released(
+        steps in prop::collection::vec(step(), 1..80),
+        policy in prop::sample::select(vec![
+            PolicyKind::Cost, PolicyKind::RoundRobin, PolicyKind::Random, PolicyKind::LeastLoad,
+        ]),
+    ) {
+        // r0 to r3 serve "m", r4 and r5 another model whose prompts would hash alike.
+        let router = router(policy);
+        let names: Vec<_> = (0..6).map(|i| format!("r{i}")).collect();
+        for (i, name) in names.iter().enumerate() {
+            router.add_replica(name, if i < 4 { "m" } else { "n" }, BLOCK).unwrap();
+            let start = batch(0, vec![], &[], idle()).encode_to_vec();
+            router.apply_snapshot(name, &start, true).unwrap();
+        }
+        let (mut eligible, mut draining) = ([false; 6], [false; 6]);
+        let mut held = vec![Vec::new(); 6];
+        let mut seqs = [0; 6];
+        let mut tickets = Vec::new();
+        for step in steps {
+            match step {
+                Step::Pick { text, exclude } => {
+                    let text = tokens(text * 50, 30);
+                    let exclude = [names[exclude].clone()];
+                    let may: Vec<_> = (0..4)
+                        .filter(|&i| eligible[i] && !draining[i] && names[i] != exclude[0])
+                        .collect();
+                    let picked = router.pick(prompt(&text), &exclude, 0.0, false);
+                    match picked {
+                        None => prop_assert!(may.is_empty()),
+                        Some(picked) => {
+                            let at = names.iter().position(|name| *name == picked.replica).unwrap();
+                            prop_assert!(may.contains(&at));
+                            prop_assert!(picked.matched <= picked.available);
+                            let whole = chain(&text);
+                            let matched = whole.iter().take_while(|h| held[at].contains(*h)).count() as u64;
+                            prop_assert_eq!(picked.matched, matched * u64::from(BLOCK));
+                            tickets.push(picked.ticket);
+                        }
+                    }
+                }
+                Step::Prefilled(i) => router.prefilled(tickets.get(i).copied().unwrap_or(999)),
+                Step::Release(i) => router.release(tickets.get(i).copied().unwrap_or(999)),
+                Step::Eligible(i, on) => {
+                    eligible[i] = on;
+                    router.set_eligible(&names[i], on).unwrap();
+                }
+                Step::Report { replica, draining: drain, waiting: tokens } => {
+                    draining[replica] = drain;
+                    seqs[replica] += 1;
+                    let load = Load { draining: drain, ..waiting(&tokens) };
+                    let batch = batch(seqs[replica], vec![], &held[replica], load);
+                    prop_assert_eq!(apply(&router, &names[replica], &batch), Outcome::Applied);
+                }
+                Step::Store { replica, text } => {
+                    let hashes = chain(&tokens(text * 50, 30));
+                    let new: Vec<_> = hashes.iter().filter(|h| !held[replica].contains(*h)).copied().collect();
+                    held[replica].extend(new);
+                    seqs[replica] += 1;
+                    let load = Load { draining: draining[replica], ..idle() };
+                    let batch = batch(seqs[replica], vec![stored(&hashes)], &held[replica], load);
+                    prop_assert_eq!(apply(&router, &names[replica], &batch), Outcome::Applied);
+                }
+            }
+        }
+        for ticket in tickets {
+            router.release(ticket);
+        }
+        for (i, name) in names.iter().enumerate() {
+            prop_assert_eq!(router.in_flight(name).unwrap(), 0);
+            seqs[i] += 1;
+            apply(&router, name, &batch(seqs[i], vec![], &held[i], idle()));
+        }
+        for explained in router.explain(prompt(&tokens(0, 30)), 0.0) {
+            let terms = explained.candidate.terms;
+            prop_assert_eq!((terms.ahead, terms.delayed_requests, terms.decode_pressure), (0.0, 0.0, 0.0));
+            prop_assert_eq!(explained.candidate.expected, explained.candidate.matched);
+        }
+    }
+
+    #[test]
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..60), last in any::<bool>()) {
+        let router = fleet(PolicyKind::Cost, 1);
+        let _ = router.apply("r0", &bytes);
+        router.clear("r0").unwrap();
+        let _ = router.apply_snapshot("r0", &bytes, last);
+        router.check().unwrap();
+    }
+}

@@ -1,0 +1,271 @@
+"""Wrong and extreme arguments: a clear error with nothing changed, or the right result."""
+
+from array import array
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from radix_rs import Tree, TreeError, chain_hashes, derive_hash_key
+
+KEY = derive_hash_key(b"a secret")
+N = 8
+
+
+def make(page_size: int = 1, block_size: int = 4) -> Tree:
+    return Tree(page_size=page_size, block_size=block_size, hash_key=KEY, model="m")
+
+
+@pytest.fixture
+def tree() -> Tree:
+    tree = make()
+    tree.insert(u32(range(N)), i32(range(N)))
+    return tree
+
+
+def u32(tokens: object) -> np.ndarray:
+    return np.array(tokens, dtype=np.uint32)
+
+
+def i32(slots: object) -> np.ndarray:
+    return np.array(slots, dtype=np.int32)
+
+
+def fails_unchanged(tree: Tree, message: str, call: Callable[[], object]) -> None:
+    before = (tree.dump(), tree.count_digest(), tree.stats().locks)
+    with pytest.raises(TreeError, match=message):
+        call()
+    assert (tree.dump(), tree.count_digest(), tree.stats().locks) == before
+    tree.check()
+    assert tree.match_prefix(u32(range(N)), i32([0] * N)).length == N, "the tree stays usable"
+
+
+BUFFERS = [
+    (np.arange(N, dtype=np.int64), "format 'l'"),
+    (np.arange(N, dtype=np.float32), "format 'f'"),
+    (np.arange(N, dtype=np.uint16), "format 'H'"),
+    (np.arange(N, dtype=">u4"), "format '>I'"),
+    (np.arange(2 * N, dtype=np.uint32)[::2], r"strides \[8\]"),
+    (np.arange(N, dtype=np.uint32)[::-1], r"strides \[-4\]"),
+    (np.arange(N, dtype=np.uint32).reshape(2, N // 2), r"shape \[2, 4\]"),
+    (np.array(7, dtype=np.uint32), "<class 'numpy.ndarray'>"),
+    (np.frombuffer(bytes(4 * N + 1), dtype=np.uint8)[1:].view(np.uint32), "not aligned"),
+    (b"12345678", "format 'B'"),
+    ([1, 2, 3], "<class 'list'>"),
+    (None, "<class 'NoneType'>"),
+    ("text", "<class 'str'>"),
+]
+
+
+@pytest.mark.parametrize(("buffer", "got"), BUFFERS)
+def test_a_wrong_tokens_buffer_is_named_with_what_was_expected(
+    tree: Tree, buffer: object, got: str
+) -> None:
+    message = f"^tokens: expected a C-contiguous buffer of u32.*, got .*{got}"
+    out = i32([0] * 2 * N)
+    fails_unchanged(tree, message, lambda: tree.match_prefix(buffer, out))  # type: ignore[arg-type]
+    fails_unchanged(tree, message, lambda: tree.insert(buffer, out))  # type: ignore[arg-type]
+    fails_unchanged(tree, message, lambda: tree.peek(buffer))  # type: ignore[arg-type]
+
+
+def test_slots_are_i32_not_u32(tree: Tree) -> None:
+    message = "^{}: expected a C-contiguous buffer of i32, got items of format 'I'"
+    keys, slots = u32(range(N)), u32(range(N))
+    fails_unchanged(tree, message.format("slots"), lambda: tree.insert(keys, slots))
+    fails_unchanged(tree, message.format("slots_out"), lambda: tree.match_prefix(keys, slots))
+
+
+def test_slots_out_must_be_writable(tree: Tree) -> None:
+    out = i32([0] * N)
+    out.setflags(write=False)
+    fails_unchanged(
+        tree,
+        "^slots_out: expected a writable buffer, got a read-only one",
+        lambda: tree.match_prefix(u32(range(N)), out),
+    )
+
+
+def test_slots_out_must_have_room_for_every_token(tree: Tree) -> None:
+    fails_unchanged(
+        tree,
+        "^slots_out: expected room for 8 slots, one for each token, got 7",
+        lambda: tree.match_prefix(u32(range(N)), i32([0] * 7)),
+    )
+
+
+def test_every_token_needs_a_slot(tree: Tree) -> None:
+    fails_unchanged(
+        tree,
+        "^slots: expected at least 12, one for each token, got 11",
+        lambda: tree.insert(u32(range(12)), i32(range(11))),
+    )
+
+
+def test_owned_from_beyond_what_is_held_is_refused(tree: Tree) -> None:
+    fails_unchanged(
+        tree,
+        "^owned_from 10: the tree holds only 8 tokens of this key",
+        lambda: tree.insert(u32(range(12)), i32(range(12)), owned_from=10),
+    )
+
+
+@pytest.mark.parametrize("value", [-1, 2**64, 1.5, "1", None])
+def test_what_is_no_handle_is_refused(tree: Tree, value: object) -> None:
+    message = r"^expected an int in 0\.\.2\^64, got "
+    fails_unchanged(tree, message, lambda: tree.lock(value))  # type: ignore[arg-type]
+    fails_unchanged(tree, message, lambda: tree.unlock(value))  # type: ignore[arg-type]
+    fails_unchanged(tree, message, lambda: tree.evict(value))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [0, 1, 2**32 - 1, 2**33, 2**33 + 1, 2**63, 2**64 - 1])
+def test_a_guessed_handle_or_receipt_is_unknown(tree: Tree, value: int) -> None:
+    fails_unchanged(tree, f"^unknown node {value}: ", lambda: tree.lock(value))
+    fails_unchanged(tree, f"^unknown receipt {value}: ", lambda: tree.unlock(value))
+
+
+def test_a_receipt_is_good_once(tree: Tree) -> None:
+    node = tree.match_prefix(u32(range(N)), i32([0] * N)).node
+    receipt = tree.lock(node)
+    tree.unlock(receipt)
+    fails_unchanged(tree, f"^unknown receipt {receipt}: ", lambda: tree.unlock(receipt))
+
+
+def test_a_receipt_is_not_a_node_nor_a_node_a_receipt(tree: Tree) -> None:
+    node = tree.match_prefix(u32(range(N)), i32([0] * N)).node
+    receipts = [tree.lock(node) for _ in range(5)]
+    fails_unchanged(tree, f"^unknown receipt {node}: ", lambda: tree.unlock(node))
+    for receipt in receipts:
+        fails_unchanged(tree, f"^unknown node {receipt}: ", lambda node=receipt: tree.lock(node))
+
+
+@pytest.mark.parametrize("sizes", [(0, 4), (1, 0), (3, 4), (8, 4), (2**32, 2**32), (2**63, 2**63)])
+def test_impossible_sizes_are_refused(sizes: tuple[int, int]) -> None:
+    with pytest.raises(TreeError, match=f"^page_size {sizes[0]}, block_size {sizes[1]}: "):
+        make(*sizes)
+
+
+def test_the_hash_key_has_16_bytes() -> None:
+    with pytest.raises(TreeError, match=r"^hash_key: expected 16 bytes, got 3"):
+        Tree(hash_key=b"key", model="m")
+    with pytest.raises(TreeError, match=r"^hash_key: expected 16 bytes, got 0"):
+        chain_hashes(u32([1]), hash_key=b"", model="m", block_size=1)
+    with pytest.raises(TreeError, match=r"^block_size: expected at least 1, got 0"):
+        chain_hashes(u32([1]), hash_key=KEY, model="m", block_size=0)
+
+
+def test_a_snapshot_chunk_holds_at_least_one_block(tree: Tree) -> None:
+    fails_unchanged(tree, "^max_blocks: expected at least 1, got 0", lambda: tree.snapshot(0))
+
+
+def test_array_numpy_and_memoryview_are_all_buffers(tree: Tree) -> None:
+    key = array("I", range(N))
+    for tokens in (key, memoryview(key), memoryview(key).cast("B").cast("I"), np.asarray(key)):
+        for out in (array("i", [0] * N), memoryview(array("i", [0] * N)), i32([0] * N)):
+            assert tree.match_prefix(tokens, out).length == N
+            assert list(out) == list(range(N))
+
+
+def test_tokens_and_slots_out_may_share_memory(tree: Tree) -> None:
+    tree.insert(u32(range(N)), i32(range(N)))
+    memory = u32(range(N))
+    assert tree.match_prefix(memory, memory.view(np.int32)).length == N
+    assert list(memory) == list(range(N))
+
+
+def test_empty_buffers_match_and_store_nothing() -> None:
+    tree = make()
+    for empty in (array("I"), u32([]), memoryview(array("I"))):
+        assert tree.match_prefix(empty, array("i")).length == 0
+        assert tree.peek(empty) == 0
+        assert tree.insert(empty, array("i")).prefix_length == 0
+    assert tree.evict(0) == tree.evict(10) == tree.reset() == b""
+
+
+def test_the_largest_token_ids_and_slots_are_ordinary() -> None:
+    tree = make()
+    key, slots = u32([2**32 - 1, 0, 2**32 - 1, 2**32 - 2]), i32([2**31 - 1, 0, 1, 2])
+    tree.insert(key, slots)
+    out = i32([0] * 4)
+    assert tree.match_prefix(key, out).length == 4
+    assert (out == slots).all()
+    assert tree.count_digest()[0] == 1
+    tree.check()
+
+
+def test_a_page_may_be_larger_than_any_key() -> None:
+    tree = make(page_size=2**31, block_size=2**31)
+    assert tree.insert(u32(range(100)), i32(range(100))).prefix_length == 0
+    assert tree.match_prefix(u32(range(100)), i32([0] * 100)).length == 0
+    assert tree.stats().tokens == 0
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_key_of_a_million_tokens(page_size: int) -> None:
+    tree = make(page_size)
+    count = 1_000_000
+    key, slots = np.arange(count, dtype=np.uint32), np.arange(count, dtype=np.int32)
+    tree.insert(key, slots)
+    out = np.empty(count, dtype=np.int32)
+    other = key.copy()
+    other[777_777] += 1
+    parting = 777_777 - 777_777 % page_size
+    assert tree.match_prefix(other, out).length == parting
+    assert (out[:parting] == slots[:parting]).all()
+    assert tree.match_prefix(key, out).length == count
+    assert (out == slots).all()
+    assert tree.count_digest()[0] == count // 4
+    freed = np.frombuffer(tree.evict(1), dtype=np.int32)
+    assert (freed == slots[parting:]).all()
+    tree.check()
+    assert len(tree.evict(2**63)) == parting * 4
+    assert tree.count_digest() == (0, 0)
+
+
+def test_a_path_of_100_000_nodes() -> None:
+    tree = make()
+    count = 100_000
+    key, slots = np.arange(count, dtype=np.uint32), np.arange(count, dtype=np.int32)
+    tree.insert(key, slots)
+    out = np.empty(count, dtype=np.int32)
+    for length in range(count - 1, 0, -1000):
+        tree.match_prefix(key[:length], out)
+    assert tree.stats().nodes == 101
+    for length in range(1, 1000):
+        tree.match_prefix(key[:length], out)
+    tree.check()
+    assert len(tree.dump().splitlines()) == 1 + tree.stats().nodes
+    receipt = tree.lock(tree.match_prefix(key, out).node)
+    assert tree.stats().protected == count
+    tree.unlock(receipt)
+    assert len(tree.evict(count)) == 4 * count
+
+
+def test_100_000_children_of_one_node() -> None:
+    tree = make()
+    count = 100_000
+    prefix = [7, 7]
+    for child in range(count):
+        slot = 3 * child
+        tree.insert(u32([*prefix, child]), i32([slot, slot + 1, slot + 2]))
+    assert tree.stats().nodes == count + 1
+    out = i32([0, 0, 0])
+    for child in (0, 1, 77_777, count - 1):
+        assert tree.match_prefix(u32([*prefix, child]), out).length == 3
+        assert out[2] == 3 * child + 2
+    assert tree.match_prefix(u32([*prefix, count]), out).length == 2
+    tree.check()
+    assert len(tree.evict(count // 2)) == 4 * (count // 2)
+    assert tree.stats().nodes == count // 2 + 1
+    tree.check()
+
+
+def test_many_namespaces_leave_nothing_behind() -> None:
+    tree = make()
+    for tenant in range(1000):
+        tree.insert(u32(range(N)), i32(range(tenant * N, tenant * N + N)), cache_salt=f"{tenant}")
+    assert tree.stats().nodes == 1000
+    assert tree.match_prefix(u32(range(N)), i32([0] * N)).length == 0
+    tree.evict(500 * N)
+    tree.check()
+    tree.evict(500 * N)
+    assert tree.dump() == "root\n"
