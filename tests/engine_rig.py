@@ -15,6 +15,7 @@ from replica.cache import Cache
 from replica.delta_log import DeltaLog
 from replica.engine import Engine
 from replica.metrics import Metrics
+from replica.models.interface import Model
 from replica.output import Output
 from replica.pool import Pool
 from replica.request import Request
@@ -36,6 +37,7 @@ class EngineRig:
     def __init__(
         self,
         *,
+        model: Model | None = None,
         slots: int = 4096,
         page_size: int = 1,
         block_size: int = 16,
@@ -44,7 +46,7 @@ class EngineRig:
         max_backlog_bytes: int = 1 << 20,
     ) -> None:
         self.clock = FakeClock()
-        self.model = FakeModel(self.clock)
+        self.model = model or FakeModel(self.clock)
         config = self.model.config
         self.tree = Tree(
             page_size=page_size,

@@ -4,7 +4,14 @@ import pytest
 
 from replica.request import Request, RequestState
 from tests.engine_rig import EngineRig
+from tests.fakes import FakeModel
 from tests.test_engine import numbers
+
+
+def segment_sizes(rig: EngineRig) -> list[list[int]]:
+    """New tokens of each segment, batch by batch."""
+    assert isinstance(rig.model, FakeModel)
+    return [[segment.num_new for segment in batch.segments] for batch in rig.model.batches]
 
 
 def finished(rig: EngineRig, requests: dict[str, Request]) -> list[str]:
@@ -69,7 +76,7 @@ def test_decodes_ride_along_with_prompt_chunks() -> None:
     for step in range(2, 6):
         rig.step()
         assert len(rig.answers[talking].tokens) == step
-    assert [segment.num_new for segment in rig.model.batches[-1].segments] == [1, 16]
+    assert segment_sizes(rig)[-1] == [1, 16]
 
 
 def test_chunks_end_on_page_boundaries() -> None:
@@ -77,8 +84,7 @@ def test_chunks_end_on_page_boundaries() -> None:
     rig.submit(numbers(3, seed=1), 1)
     rig.submit(numbers(100, seed=2), 1)
     rig.run()
-    sizes = [[segment.num_new for segment in batch.segments] for batch in rig.model.batches]
-    assert sizes == [[3, 16], [16], [16], [16], [16], [20]]
+    assert segment_sizes(rig) == [[3, 16], [16], [16], [16], [16], [20]]
 
 
 def test_no_more_than_max_running_are_let_in() -> None:

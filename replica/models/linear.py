@@ -32,7 +32,7 @@ class Linear:
             out = torch.mm(rows, panels[0])
         else:
             blocks = torch.bmm(rows.expand(len(panels), *rows.shape), panels)
-            out = blocks.transpose(0, 1).reshape(len(rows), -1)
+            out = blocks.transpose(0, 1).flatten(1)
         return out if self._bias is None else out.add_(self._bias)
 
 

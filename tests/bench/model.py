@@ -1,6 +1,8 @@
 """The forward pass against transformers' Llama, batch 8 against 1, a cached prefix against none.
 
-python -m tests.bench.model [--json] [--rounds N] [--threads N]: what is compared runs in turns, in one process.
+python -m tests.bench.model [--json] [--rounds N] [--threads N]
+
+What is compared runs in turns, in one process.
 """
 
 import argparse

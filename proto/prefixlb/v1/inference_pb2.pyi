@@ -30,7 +30,7 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
     """End-of-sequence token, stop token or stop text."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
-    """`max_tokens` reached, or the model's context is full."""
+    """`max_tokens` reached, or the model's context or the replica's pool is full."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper): ...
 
@@ -39,7 +39,7 @@ FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
 """End-of-sequence token, stop token or stop text."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
-"""`max_tokens` reached, or the model's context is full."""
+"""`max_tokens` reached, or the model's context or the replica's pool is full."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
