@@ -1,4 +1,4 @@
-"""Fixtures that several subjects share: a real redis-server, the real model's file."""
+"""Fixtures that several subjects share: redis-server, the model's file, golden files."""
 
 import os
 import sys
@@ -22,6 +22,16 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the answers into tests/traces")
+
+
+@pytest.fixture
+def rewrite(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be written instead of compared."""
+    return bool(request.config.getoption("--rewrite"))
 
 
 @pytest.fixture(scope="session")

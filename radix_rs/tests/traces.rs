@@ -1,0 +1,289 @@
+//! Stories of `tests/traces/` at the top of the repository, replayed on the crate alone. Their format is
+//! explained in `tests/test_traces.py`, which also writes the answers.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::HashMap;
+use std::fmt::{Display, Write};
+use std::fs;
+use std::path::Path;
+
+use radix_rs::chain::HashKey;
+use radix_rs::delta::Event;
+use radix_rs::error::TreeError;
+use radix_rs::tree::{Namespace, Tree};
+
+#[test]
+fn the_tree_answers_as_the_traces_say() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/traces");
+    let mut traces = 0;
+    for file in fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let mut replay = Replay::default();
+        let mut answered = String::new();
+        for line in text.lines().filter(|line| !line.starts_with('|')) {
+            writeln!(answered, "{line}").unwrap();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            for answer in replay.run(line) {
+                writeln!(answered, "| {answer}").unwrap();
+            }
+            replay.tree().check().unwrap();
+        }
+        assert_eq!(answered, text, "{}", path.display());
+        traces += 1;
+    }
+    assert!(traces > 10, "{traces} traces found");
+}
+
+#[derive(Default)]
+struct Replay {
+    tree: Option<Tree>,
+    extra_key: String,
+    cache_salt: String,
+    next_slot: i32,
+    nodes: HashMap<String, u64>,
+    receipts: HashMap<String, Vec<u64>>,
+    used: HashMap<String, u64>,
+    blocks: HashMap<u64, String>,
+}
+
+struct Words<'a> {
+    plain: Vec<&'a str>,
+    options: HashMap<&'a str, &'a str>,
+}
+
+impl<'a> Words<'a> {
+    fn new(words: impl Iterator<Item = &'a str>) -> Self {
+        let (options, plain): (Vec<&str>, _) = words.partition(|word| word.contains('='));
+        let options = options
+            .into_iter()
+            .filter_map(|word| word.split_once('='))
+            .collect();
+        Self { plain, options }
+    }
+
+    fn number(&self, option: &str) -> usize {
+        self.options
+            .get(option)
+            .map_or(0, |number| number.parse().unwrap())
+    }
+
+    fn name(&self) -> String {
+        self.options.get("as").unwrap_or(&"").to_string()
+    }
+
+    fn tokens(&self) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        for word in &self.plain {
+            if let Some((start, end)) = word.split_once("..") {
+                tokens.extend(start.parse::<u32>().unwrap()..end.parse().unwrap());
+            } else if let Some((token, count)) = word.split_once('*') {
+                let token: u32 = token.parse().unwrap();
+                tokens.extend(std::iter::repeat_n(token, count.parse().unwrap()));
+            } else {
+                tokens.push(word.parse().unwrap());
+            }
+        }
+        tokens
+    }
+}
+
+impl Replay {
+    fn tree(&self) -> &Tree {
+        self.tree.as_ref().unwrap()
+    }
+
+    fn tree_mut(&mut self) -> &mut Tree {
+        self.tree.as_mut().unwrap()
+    }
+
+    fn run(&mut self, command: &str) -> Vec<String> {
+        let mut words = command.split_whitespace();
+        let verb = words.next().unwrap();
+        self.answer(verb, &Words::new(words))
+            .unwrap_or_else(|error| vec![format!("error: {}", without_numbers(&error))])
+    }
+
+    fn answer(&mut self, verb: &str, words: &Words<'_>) -> Result<Vec<String>, TreeError> {
+        let mut lines = Vec::new();
+        match verb {
+            "tree" => {
+                let key = HashKey::derive(b"traces");
+                let tree = Tree::new(words.number("page"), words.number("block"), key, "m")?;
+                self.tree = Some(tree);
+                self.extra_key.clear();
+                self.cache_salt.clear();
+            }
+            "namespace" => {
+                self.extra_key = words.plain[0].replace('-', "");
+                self.cache_salt = words.plain[1].replace('-', "");
+            }
+            "insert" => lines.push(self.insert(words)?),
+            "match" => lines.push(self.find(words)?),
+            "peek" => {
+                let namespace = namespace(&self.extra_key, &self.cache_salt);
+                let length = self.tree().peek(&words.tokens(), namespace)?;
+                lines.push(format!("length={length}"));
+            }
+            "lock" => {
+                let node = self.nodes[words.plain[0]];
+                let receipt = self.tree_mut().lock(node)?;
+                let name = words.plain[0].to_owned();
+                self.receipts.entry(name).or_default().push(receipt);
+            }
+            "unlock" => {
+                let name = words.plain[0];
+                let live = self.receipts.get_mut(name).and_then(Vec::pop);
+                let receipt = live.unwrap_or_else(|| self.used[name]);
+                self.used.insert(name.to_owned(), receipt);
+                self.tree_mut().unlock(receipt)?;
+            }
+            "evict" => {
+                let slots = self.tree_mut().evict(words.plain[0].parse().unwrap());
+                lines.push(format!("slots={}", ranges(&slots)));
+            }
+            "reset" => {
+                let mut slots = self.tree_mut().reset()?;
+                slots.sort_unstable();
+                lines.push(format!("slots={}", ranges(&slots)));
+            }
+            "dump" => lines.extend(self.tree().dump().lines().map(str::to_owned)),
+            "deltas" => lines = self.deltas(),
+            "snapshot" => {
+                let max_blocks = words.plain[0].parse().unwrap();
+                for chunk in self.tree().snapshot(max_blocks)? {
+                    lines.push("chunk".to_owned());
+                    lines.extend(chunk.iter().map(|event| self.event(event)));
+                }
+            }
+            "stats" => {
+                let stats = self.tree().stats();
+                lines.push(format!(
+                    "nodes={} evictable={} protected={} locks={} evicted={}",
+                    stats.nodes, stats.evictable, stats.protected, stats.locks, stats.evicted_total
+                ));
+            }
+            _ => panic!("no such command: {verb}"),
+        }
+        Ok(lines)
+    }
+
+    fn insert(&mut self, words: &Words<'_>) -> Result<String, TreeError> {
+        let tokens = words.tokens();
+        let owned = words.number("owned");
+        // Positions the tree owns already are given slots it must not take.
+        let mut slots = vec![-1; owned.min(tokens.len())];
+        let fresh = i32::try_from(tokens.len() - slots.len()).unwrap();
+        slots.extend(self.next_slot..self.next_slot + fresh);
+        let done = self.tree.as_mut().unwrap().insert(
+            &tokens,
+            &slots,
+            owned,
+            words.number("counted"),
+            namespace(&self.extra_key, &self.cache_salt),
+        )?;
+        self.next_slot += fresh;
+        self.nodes.insert(words.name(), done.node);
+        let duplicates = if done.duplicates.is_empty() {
+            "none".to_owned()
+        } else {
+            format!("{:?}", done.duplicates)
+        };
+        Ok(format!(
+            "held={} duplicates={duplicates}",
+            done.prefix_length
+        ))
+    }
+
+    fn find(&mut self, words: &Words<'_>) -> Result<String, TreeError> {
+        let namespace = namespace(&self.extra_key, &self.cache_salt);
+        let tree = self.tree.as_mut().unwrap();
+        let found = tree.match_prefix(&words.tokens(), namespace)?;
+        let mut slots = vec![-1; found.length];
+        for (start, piece) in tree.path_slots(found.node)? {
+            for (slot, cached) in slots[start..].iter_mut().zip(piece) {
+                *slot = cached;
+            }
+        }
+        self.nodes.insert(words.name(), found.node);
+        Ok(format!("length={} slots={}", found.length, ranges(&slots)))
+    }
+
+    fn deltas(&mut self) -> Vec<String> {
+        let Some(deltas) = self.tree_mut().drain_deltas() else {
+            return vec!["none".to_owned()];
+        };
+        let mut lines: Vec<String> = deltas
+            .events
+            .iter()
+            .map(|event| self.event(event))
+            .collect();
+        lines.push(format!(
+            "stored={} removed={} count={}",
+            deltas.stored, deltas.removed, deltas.count
+        ));
+        lines
+    }
+
+    fn event(&mut self, event: &Event) -> String {
+        match event {
+            Event::Stored(stored) => {
+                let names: Vec<String> =
+                    stored.hashes.iter().map(|&hash| self.name(hash)).collect();
+                let parent = self.name(stored.parent);
+                format!("stored {} after {parent}", names.join(" "))
+            }
+            Event::Removed(removed) => {
+                let last = self.name(removed.last);
+                format!("removed {last} count={}", removed.count)
+            }
+            Event::Cleared(_) => "cleared".to_owned(),
+        }
+    }
+
+    /// Blocks are b1, b2, ... in the order in which they are first seen.
+    fn name(&mut self, block: u64) -> String {
+        if block == 0 {
+            return "root".to_owned();
+        }
+        let next = format!("b{}", self.blocks.len() + 1);
+        self.blocks.entry(block).or_insert(next).clone()
+    }
+}
+
+fn namespace<'a>(extra_key: &'a str, cache_salt: &'a str) -> Namespace<'a> {
+    Namespace {
+        extra_key,
+        cache_salt,
+    }
+}
+
+fn ranges(slots: &[i32]) -> String {
+    let mut runs: Vec<std::ops::Range<i32>> = Vec::new();
+    for &slot in slots {
+        match runs.last_mut() {
+            Some(run) if run.end == slot => run.end += 1,
+            _ => runs.push(slot..slot + 1),
+        }
+    }
+    if runs.is_empty() {
+        return "none".to_owned();
+    }
+    let runs: Vec<String> = runs.iter().map(|run| format!("{run:?}")).collect();
+    runs.join(",")
+}
+
+/// Handles are this crate's own choice: a trace does not name them.
+fn without_numbers(error: &impl Display) -> String {
+    let text = error.to_string();
+    for kind in ["unknown node", "unknown receipt"] {
+        if let Some(rest) = text.strip_prefix(kind) {
+            return kind.to_owned()
+                + rest.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit());
+        }
+    }
+    text
+}
