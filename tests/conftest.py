@@ -11,6 +11,16 @@ import redis
 from router.cli.redis_server import redis_server
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the answers into tests/traces")
+
+
+@pytest.fixture
+def rewrite(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be written instead of compared."""
+    return bool(request.config.getoption("--rewrite"))
+
+
 @pytest.fixture(autouse=True)
 def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tiny models are faster on one thread, the more so on busy cores; the real one takes all."""
@@ -22,16 +32,6 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", help="write the answers into tests/traces")
-
-
-@pytest.fixture
-def rewrite(request: pytest.FixtureRequest) -> bool:
-    """Whether golden files are to be written instead of compared."""
-    return bool(request.config.getoption("--rewrite"))
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,7 @@ class ReferenceRun:
         with torch.inference_mode():
             answer = self._model(
                 input_ids=torch.tensor([tokens]),
-                past_key_values=self._cache,
+                cache=self._cache,
                 use_cache=True,
                 logits_to_keep=1,
             )

@@ -33,7 +33,7 @@ class Runner:
         self._used = 0
 
     def forward(self, *parts: tuple[Run, Sequence[int], bool]) -> torch.Tensor:
-        """Append tokens to runs, given as (run, tokens, whether logits are wanted); their logits."""
+        """Append tokens to runs, given as (run, tokens, wants_logits), in one pass; its logits."""
         segments = []
         for run, tokens, wants_logits in parts:
             run.slots = torch.cat((run.slots, self._take(len(tokens))))

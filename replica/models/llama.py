@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from proto.errors import InvalidModel
 from replica.models.attention import AttentionPlan, attend
 from replica.models.interface import Batch, ModelConfig, SlotPool
+from replica.models.linear import Linear
 
 
 @dataclass(frozen=True)
@@ -16,14 +17,13 @@ class Layer:
     """Weights of one decoder layer; what reads the same input is one matrix."""
 
     attention_norm: torch.Tensor
-    qkv: torch.Tensor
-    """[(heads + 2 * kv_heads) * head_dim, hidden]"""
-    qkv_bias: torch.Tensor | None
-    attention_out: torch.Tensor
+    qkv: Linear
+    """To (heads + 2 * kv_heads) * head_dim."""
+    attention_out: Linear
     mlp_norm: torch.Tensor
-    gate_up: torch.Tensor
-    """[2 * intermediate, hidden]"""
-    down: torch.Tensor
+    gate_up: Linear
+    """To 2 * intermediate."""
+    down: Linear
 
 
 class LlamaModel:
@@ -47,6 +47,7 @@ class LlamaModel:
         self._inverse_frequencies = inverse_frequencies.to(device, torch.float32)
         weights = Weights(tensors, device, dtype)
         heads, kv_heads, hidden = config.num_heads, config.num_kv_heads, config.hidden_size
+        inner = config.intermediate_size
         q_size, kv_size = heads * config.head_dim, kv_heads * config.head_dim
         self._embedding = weights.take(
             "model.embed_tokens.weight", config.vocab_size, config.hidden_size
@@ -55,36 +56,40 @@ class LlamaModel:
         for index in range(config.num_layers):
             name = f"model.layers.{index}"
             q, k, v = (f"{name}.self_attn.{part}_proj" for part in "qkv")
-            bias = f"{q}.bias" in tensors
+            bias = (
+                weights.stack((f"{q}.bias", q_size), (f"{k}.bias", kv_size), (f"{v}.bias", kv_size))
+                if f"{q}.bias" in tensors
+                else None
+            )
             self._layers.append(
                 Layer(
                     attention_norm=weights.take(f"{name}.input_layernorm.weight", hidden),
-                    qkv=weights.stack(
-                        (f"{q}.weight", q_size, hidden),
-                        (f"{k}.weight", kv_size, hidden),
-                        (f"{v}.weight", kv_size, hidden),
+                    qkv=Linear(
+                        weights.stack(
+                            (f"{q}.weight", q_size, hidden),
+                            (f"{k}.weight", kv_size, hidden),
+                            (f"{v}.weight", kv_size, hidden),
+                        ),
+                        bias,
                     ),
-                    qkv_bias=weights.stack(
-                        (f"{q}.bias", q_size), (f"{k}.bias", kv_size), (f"{v}.bias", kv_size)
-                    )
-                    if bias
-                    else None,
-                    attention_out=weights.take(f"{name}.self_attn.o_proj.weight", hidden, q_size),
+                    attention_out=Linear(
+                        weights.take(f"{name}.self_attn.o_proj.weight", hidden, q_size)
+                    ),
                     mlp_norm=weights.take(f"{name}.post_attention_layernorm.weight", hidden),
-                    gate_up=weights.stack(
-                        (f"{name}.mlp.gate_proj.weight", config.intermediate_size, hidden),
-                        (f"{name}.mlp.up_proj.weight", config.intermediate_size, hidden),
+                    gate_up=Linear(
+                        weights.stack(
+                            (f"{name}.mlp.gate_proj.weight", inner, hidden),
+                            (f"{name}.mlp.up_proj.weight", inner, hidden),
+                        )
                     ),
-                    down=weights.take(
-                        f"{name}.mlp.down_proj.weight", hidden, config.intermediate_size
-                    ),
+                    down=Linear(weights.take(f"{name}.mlp.down_proj.weight", hidden, inner)),
                 )
             )
         self._norm = weights.take("model.norm.weight", hidden)
         self._head = (
-            self._embedding
+            Linear(self._embedding, shared=True)
             if config.tie_word_embeddings
-            else weights.take("lm_head.weight", config.vocab_size, hidden)
+            else Linear(weights.take("lm_head.weight", config.vocab_size, hidden))
         )
         weights.finish()
 
@@ -98,17 +103,17 @@ class LlamaModel:
         tokens = len(hidden)
         for layer, keys, values in zip(self._layers, pool.keys, pool.values, strict=True):
             normed = self._rms_norm(hidden, layer.attention_norm)
-            qkv = F.linear(normed, layer.qkv, layer.qkv_bias).view(tokens, -1, config.head_dim)
+            qkv = layer.qkv(normed).view(tokens, -1, config.head_dim)
             rotated = rotate(qkv[:, : q_heads + kv_heads], cos, sin)
             keys.index_copy_(0, plan.new_slots, rotated[:, q_heads:])
             values.index_copy_(0, plan.new_slots, qkv[:, q_heads + kv_heads :])
             attended = attend(rotated[:, :q_heads], keys, values, plan)
-            hidden = hidden + F.linear(attended, layer.attention_out)
+            hidden = hidden + layer.attention_out(attended)
             normed = self._rms_norm(hidden, layer.mlp_norm)
-            gate, up = F.linear(normed, layer.gate_up).chunk(2, dim=-1)
-            hidden = hidden + F.linear(F.silu(gate) * up, layer.down)
+            gate, up = layer.gate_up(normed).chunk(2, dim=-1)
+            hidden = hidden + layer.down(F.silu(gate) * up)
         last = self._rms_norm(hidden.index_select(0, plan.logit_rows), self._norm)
-        return F.linear(last, self._head).float()
+        return self._head(last).float()
 
     def _rms_norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(hidden, weight.shape, weight, self.config.rms_norm_eps)

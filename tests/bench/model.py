@@ -1,6 +1,8 @@
 """The forward pass against transformers' Llama, batch 8 against 1, a cached prefix against none.
 
-python -m tests.bench.model [--json] [--rounds N]: what is compared runs in turns, in one process.
+python -m tests.bench.model [--json] [--rounds N] [--threads N]
+
+What is compared runs in turns, in one process.
 """
 
 import argparse
@@ -9,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ParamSpec
 
 import torch
 from rich.console import Console
@@ -18,6 +21,8 @@ from replica.models.load import build_model, read_checkpoint
 from tests.conftest import smollm2_file
 from tests.reference import ReferenceRun, reference_model
 from tests.runner import Run, Runner
+
+P = ParamSpec("P")
 
 PROMPT = 512
 CONTEXT = 256
@@ -29,14 +34,14 @@ BATCH = 8
 
 @dataclass(frozen=True)
 class Figure:
-    """Seconds (or, at `per_second`, units a second) of ours and of what it is compared with."""
+    """Seconds of ours and of what it is compared with, and how much more or less is the goal."""
 
     name: str
     ours: list[float]
     peer: list[float]
     goal: float
-    """Limit of ours / peer for times, least peer / ours for speedups."""
     speedup: bool = False
+    """The ratio is peer / ours, at least `goal`; otherwise ours / peer, at most `goal`."""
 
     @property
     def ratio(self) -> float:
@@ -48,53 +53,51 @@ class Figure:
         return self.ratio >= self.goal if self.speedup else self.ratio <= self.goal
 
 
-def timed(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
+class Stopwatch:
+    """Seconds by name, one list each, in the order they were taken."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {}
+
+    def time(self, name: str, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        begin = time.perf_counter()
+        work(*args, **kwargs)
+        self.seconds.setdefault(name, []).append(time.perf_counter() - begin)
 
 
 def measure(rounds: int) -> list[Figure]:
-    torch.set_num_threads(2)
     checkpoint = read_checkpoint(smollm2_file())
     model = build_model(checkpoint, torch.device("cpu"))
     reference = reference_model(checkpoint)
     runner = Runner(model)
+    watch = Stopwatch()
     generator = torch.Generator().manual_seed(0)
 
     def random_tokens(count: int) -> list[int]:
-        ids: list[int] = torch.randint(
-            100, model.config.vocab_size, (count,), generator=generator
-        ).tolist()
-        return ids
-
-    times: dict[str, list[float]] = {}
-
-    def note(name: str, seconds: float) -> None:
-        times.setdefault(name, []).append(seconds)
+        ids = torch.randint(100, model.config.vocab_size, (count,), generator=generator)
+        return list(ids.tolist())
 
     for _ in range(rounds + 1):
         runner.forget()
         prompt, own = random_tokens(PROMPT), random_tokens(OWN)
         ours, theirs = Run(), ReferenceRun(reference)
-        note("prefill", timed(lambda run=ours: runner.forward((run, prompt, True))))
-        note("prefill peer", timed(lambda run=theirs: run.forward(prompt)))
+        watch.time("prefill", runner.forward, (ours, prompt, True))
+        watch.time("prefill peer", theirs.forward, prompt)
         for token in random_tokens(STEPS):
-            note("decode", timed(lambda run=ours: runner.forward((run, [token], True))))
-            note("decode peer", timed(lambda run=theirs: run.forward([token])))
-        cached = runner.fork(ours, PROMPT)
-        note("cached", timed(lambda run=cached: runner.forward((run, own, True))))
-        note("uncached", timed(lambda: runner.forward((Run(), prompt + own, True))))
+            watch.time("decode", runner.forward, (ours, [token], True))
+            watch.time("decode peer", theirs.forward, [token])
+        watch.time("cached", runner.forward, (runner.fork(ours, PROMPT), own, True))
+        watch.time("uncached", runner.forward, (Run(), prompt + own, True))
 
         runner.forget()
         runs = [Run() for _ in range(BATCH)]
         for place, run in enumerate(runs):
             runner.forward((run, random_tokens(CONTEXT - 8 * place), False))
         for token in random_tokens(STEPS):
-            note("batch", timed(lambda: runner.forward(*((run, [token], True) for run in runs))))
-            note("alone", timed(lambda: runner.forward((runs[0], [token], True))))
+            watch.time("batch", runner.forward, *((run, [token], True) for run in runs))
+            watch.time("alone", runner.forward, (runs[0], [token], True))
     # The first round warms up.
-    kept = {name: values[len(values) // (rounds + 1) :] for name, values in times.items()}
+    kept = {name: values[len(values) // (rounds + 1) :] for name, values in watch.seconds.items()}
     return [
         Figure(f"prefill {PROMPT} tokens", kept["prefill"], kept["prefill peer"], 1.2),
         Figure(f"decode at {PROMPT}, batch 1", kept["decode"], kept["decode peer"], 1.2),
@@ -125,7 +128,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="one object instead of a table")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
+    parser.add_argument("--threads", type=int, default=2, help="torch's threads (default 2)")
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     figures = measure(arguments.rounds)
     if arguments.json:
         print(
