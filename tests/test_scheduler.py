@@ -147,3 +147,19 @@ def test_the_prefill_rate_is_measured_over_steps_with_prompts() -> None:
     rig = EngineRig(chunk_size=16)
     rig.generate(numbers(160, seed=1), 20)
     assert rig.scheduler.prefill_tokens_per_s == pytest.approx(16 / 0.01)
+
+
+def test_what_a_request_computed_before_it_gave_way_is_not_counted_as_reuse() -> None:
+    rig = EngineRig(slots=400, chunk_size=16)
+    rig.generate(numbers(20, seed=1), 1)
+    elder = rig.submit(numbers(10, seed=2), 390)
+    rig.step()
+    long = rig.submit([*numbers(20, seed=1), *numbers(220, seed=3)], 1)
+    rig.step()
+    for _ in range(6):
+        rig.submit(numbers(12, seed=10 + _), 60)  # overtake it, chunk by chunk
+    while not rig.answers[long].tokens:
+        rig.step()
+    assert long.cached_tokens == 20
+    rig.run()
+    assert len(rig.answers[elder].tokens) == 390
