@@ -1,7 +1,7 @@
 """The trees and the pick, compiled.
 
-Buffers: tokens are any one-dimensional C-contiguous buffer of u32, slots of i32, both in native byte
-order (numpy arrays, array.array, memoryview). They are read in place, under the GIL.
+Buffers: tokens are any one-dimensional C-contiguous buffer of u32, slots of i32, both in native
+byte order (numpy arrays, array.array, memoryview). They are read in place, under the GIL.
 A namespace is the pair (`extra_key`, `cache_salt`); empty means absent. Lengths are in tokens
 unless
 the name says otherwise. A broken protocol raises `TreeError` before anything is changed.
@@ -105,9 +105,9 @@ class Tree:
     ) -> Match:
         """Longest cached whole-page prefix of `tokens` (u32, [n]).
 
-        Writes its slots to `slots_out` (i32, writable, at least [n]) and leaves the rest of it alone.
-        May split a node, makes the path most recent, frees nothing. The slots stay valid only while
-        `node` is locked: lock before the next evict.
+        Writes its slots to `slots_out` (i32, writable, at least [n]), nothing past them. May split
+        a node, makes the path most recent, frees nothing. The slots stay valid only while `node` is
+        locked: lock before the next evict.
         """
     def peek(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int:
         """Length `match_prefix` would return. Changes nothing."""
@@ -123,12 +123,12 @@ class Tree:
     ) -> Insert:
         """Store the whole pages of `tokens` (u32, [n]) under `slots` (i32, [n]).
 
-        Positions below `owned_from` are the tree's own already, whatever `slots` says there. Of the
-        rest, those the tree held before are `duplicates`: the tree keeps its slots, the caller frees
-        its own. TreeError if the tree does not hold the whole pages below `owned_from`. A key that
-        ends inside a node splits it there, so storing a prompt again after the prompt with its output
-        makes the output evictable alone. `counted_to`: up to which position this request was counted
-        as a hit before.
+        Positions below `owned_from` are the tree's own already, whatever `slots` says there;
+        TreeError if the tree does not hold the whole pages below it. Of the rest, those the tree
+        held before are `duplicates`: the tree keeps its slots, the caller frees its own. A key that
+        ends inside a node splits it there, so storing a prompt again after the prompt with its
+        output makes the output evictable alone. `counted_to`: up to which position this request
+        was counted as a hit before.
         """
     def lock(self, node: int) -> int:
         """Protect the path from `node` to the root from eviction. Returns a receipt for one
@@ -139,8 +139,8 @@ class Tree:
     def evict(self, num_tokens: int) -> bytes:
         """Evict unlocked leaves, least recent first, until `num_tokens` are freed or none is left.
 
-        Returns their slots as i32 in native byte order, victim after victim; possibly more than asked,
-        by the last leaf's rest. A parent whose last child went competes by its own last use.
+        Returns their slots as i32 in native byte order, victim after victim; possibly more than
+        asked, by the last leaf's rest. A parent whose last child went competes by its own last use.
         """
     def reset(self) -> bytes:
         """Drop everything; TreeError while any receipt is live. Returns all slots, in any order.
@@ -153,7 +153,7 @@ class Tree:
         """All blocks, as chunks of serialised events like `Deltas.events`, parents first. Drain
         deltas before.
 
-        A chunk has at most `max_blocks` blocks; a run may go on in the next one. [] if there are none.
+        A chunk has at most `max_blocks` blocks; a run may go on in the next one. [] without blocks.
         """
     def count_digest(self) -> tuple[int, int]:
         """(blocks, digest) of the tree as it is, drained or not."""
