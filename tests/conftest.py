@@ -1,6 +1,5 @@
 """Fixtures that several subjects share: redis-server, the model's file, golden files."""
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from router.cli.model import model_path
 from router.cli.redis_server import redis_server
 
 
@@ -51,8 +51,7 @@ def redis_url(redis_process_url: str) -> str:
 
 def smollm2_file() -> Path:
     """Where `make model` puts SmolLM2-135M-Instruct."""
-    cache = Path(os.environ.get("PREFIXLB_CACHE_DIR", "~/.cache/prefixlb")).expanduser()
-    path = cache / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    path = model_path()
     if not path.exists():
         raise FileNotFoundError(f"no model at {path}: run make model")
     return path

@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
@@ -17,7 +18,7 @@ from proto.prefixlb.v1.replica_pb2 import FlushRequest, InfoResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from router.cli import console
 from router.cli.cluster import LocalCluster
-from router.cli.demo.play import play
+from router.cli.demo.play import Played, play
 from router.cli.demo.report import ReplicaTotals, Run, show, verdict
 from router.cli.demo.screen import Screen
 from router.cli.demo.workload import schedule
@@ -26,7 +27,7 @@ from router.cli.model import fetch_model
 
 REPLICAS = 2
 CONCURRENCY = 4
-SLOTS = 1400
+SLOTS = 1300
 """A replica's pool in tokens: two system prompts and a few conversations, then it must evict."""
 POLICY, BASELINE = "cost", "round_robin"
 QUIET_TIMEOUT_S = 15.0
@@ -91,21 +92,27 @@ def run_policy(cluster: LocalCluster, policy: str, out: Console, *, quiet: bool)
         )
     duration_s = time.monotonic() - started_s
     views = when_quiet(cluster.router.address)
-    routes = [one.result.route for one in played if one.result and one.result.route]
-    replicas = []
-    for was, view in zip(before, views, strict=True):
-        if view.info is None:
-            raise LBError(f"{view.replica_id} no longer answers")
-        replicas.append(
-            ReplicaTotals.between(
-                was,
-                view.info,
-                requests=sum(route.replica == view.replica_id for route in routes),
-                mirror_blocks=view.status.count,
-                equal=view.mirror_equals_tree,
-            )
-        )
-    return Run(policy, duration_s, played, replicas)
+    totals = [totals_of(view, was, played) for view, was in zip(views, before, strict=True)]
+    return Run(policy, duration_s, played, totals)
+
+
+def totals_of(view: ReplicaView, before: InfoResponse, played: Sequence[Played]) -> ReplicaTotals:
+    """One replica's part of a run that began when it said `before`."""
+    if view.info is None:
+        raise LBError(f"{view.replica_id} no longer answers")
+    results = [one.result for one in played if one.result]
+    served = [one for one in results if one.route and one.route.replica == view.replica_id]
+    return ReplicaTotals(
+        replica=view.replica_id,
+        requests=len(served),
+        prompt_tokens=sum(result.prompt_tokens for result in served),
+        cached_tokens=sum(result.cached_tokens for result in served),
+        prefilled_tokens=view.info.prefilled_tokens - before.prefilled_tokens,
+        evicted_tokens=view.info.evicted_tokens - before.evicted_tokens,
+        mirror_blocks=view.status.count,
+        tree_blocks=view.info.count,
+        mirror_equals_tree=view.mirror_equals_tree,
+    )
 
 
 def empty_caches(cluster: LocalCluster) -> None:
