@@ -81,7 +81,10 @@ class Cache:
                 self._insert(sequence, aligned)
 
     def release(self, sequence: Sequence) -> None:
-        """The one way out: keep in the tree what is computed, unlock it, free the rest."""
+        """The one way out: keep in the tree what is computed, unlock it, free the rest.
+
+        The last token of an answer that ended by length was never computed and is not kept.
+        """
         self.checkpoint(sequence)
         self._free_own(sequence)
         if sequence.receipt is not None:

@@ -11,10 +11,10 @@ from replica.cache import Cache
 from replica.request import Request, RequestState
 
 AGING = 0.1
-"""Part of the prefill possible while a request waited by which it counts as smaller."""
+"""A waiting prompt counts as smaller by this part of what could be computed meanwhile."""
 
 DECODE_RESERVE_TOKENS = 64
-"""Output tokens of each admitted request that admission keeps slots for; others may preempt."""
+"""Output tokens of each request that admission keeps slots for; more may cost a preemption."""
 
 SHARED_TOKENS = 32
 """Two prompts that share this much of what is uncached are not computed in the same step."""
