@@ -1,5 +1,6 @@
 """The real model against transformers."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from replica.models.load import build_model, read_checkpoint
 from tests.reference import reference_model
 from tests.runner import Run, Runner
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(300)]
 
 TIE = 1e-3
 """Logits this near may be ordered either way: float32 sums in another order differ by 1e-4."""
@@ -50,6 +51,15 @@ CHATS = [
     ],
     [("user", "Write a haiku about Rust and Python." + " Take your time." * 20)],
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other at every matrix crawl where anything else runs beside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
