@@ -8,9 +8,12 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel
 
 from proto.detokenizer import Detokenizer, token_bytes
 from proto.errors import InvalidModel, InvalidRequest
@@ -124,19 +127,19 @@ class TextCodec:
 def parse_tokenizer(tokenizer_json: bytes) -> Tokenizer:
     """Raises InvalidModel if this is no tokenizer, or one that is not byte-level."""
     try:
-        decoder = (json.loads(tokenizer_json).get("decoder") or {}).get("type")
         tokenizer = Tokenizer.from_buffer(tokenizer_json)
     except ValueError as error:
         raise InvalidModel(f"tokenizer.json cannot be read: {error}") from error
-    if decoder != "ByteLevel":
-        raise InvalidModel(f"tokenizer decoder {decoder} is not supported, only ByteLevel")
+    if not isinstance(tokenizer.decoder, ByteLevel):
+        name = type(tokenizer.decoder).__name__
+        raise InvalidModel(f"tokenizer decoder {name} is not supported, only ByteLevel")
     return tokenizer
 
 
 def compile_template(source: str) -> Template:
     """A chat template in the environment Hugging Face templates are written for."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
@@ -145,6 +148,16 @@ def compile_template(source: str) -> Template:
         return environment.from_string(source)
     except TemplateError as error:
         raise InvalidModel(f"the chat template cannot be compiled: {error}") from error
+
+
+class Generation(Extension):
+    """`{% generation %}`, by which templates mark the assistant's words for training: just text."""
+
+    tags = {"generation"}  # noqa: RUF012 - so Jinja declares it
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:

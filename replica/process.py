@@ -66,7 +66,6 @@ async def running(
         max_waiting=settings.max_waiting,
     )
     lease = Lease(
-        replica_id=settings.replica_id,
         model=model_id,
         page_size=settings.page_size,
         block_size=settings.block_size,

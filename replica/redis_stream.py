@@ -32,7 +32,7 @@ class RedisStream:
                 )
                 pipe.expire(self._stream, keys.STREAM_TTL_S)
                 pipe.execute()
-        except redis.RedisError as error:
+        except (redis.RedisError, OSError) as error:
             self._metrics.publish_failures.inc()
             if self._answers:
                 log.warning("cannot publish, will retry: stream=%s error=%s", self._stream, error)

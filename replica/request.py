@@ -40,6 +40,8 @@ class Request:
     state: RequestState = RequestState.WAITING
     cached_tokens: int = 0
     """Prompt tokens reused rather than computed."""
+    reached: int = 0
+    """The most positions it ever held; what it gets back after a preemption is not reuse."""
     uncached: int = field(init=False)
     """Tokens to compute before the next output token, as last looked up in the tree."""
     last_token_s: float | None = None

@@ -11,10 +11,10 @@ from replica.cache import Cache
 from replica.request import Request, RequestState
 
 AGING = 0.1
-"""Part of the prefill possible while a request waited by which it counts as smaller."""
+"""A waiting prompt counts as smaller by this part of what could be computed meanwhile."""
 
 DECODE_RESERVE_TOKENS = 64
-"""Output tokens of each admitted request that admission keeps slots for; others may preempt."""
+"""Output tokens of each request that admission keeps slots for; more may cost a preemption."""
 
 SHARED_TOKENS = 32
 """Two prompts that share this much of what is uncached are not computed in the same step."""
@@ -77,7 +77,7 @@ class Scheduler:
     def plan(self, now_s: float) -> Plan:
         """Choose and allocate the next step. An empty plan: there is nothing to do."""
         plan = Plan(self._plan_decodes())
-        if self.waiting or self.prefilling:
+        if self.prefilling or (self.waiting and len(self.running) < self._max_running):
             self._refresh()
             self._plan_chunks(plan, now_s)
             while plan.is_empty:
@@ -91,6 +91,7 @@ class Scheduler:
         request = chunk.request
         is_last = chunk.is_last
         request.sequence.computed += chunk.num_tokens
+        request.reached = max(request.reached, request.sequence.computed)
         request.uncached = request.sequence.remaining
         self._cache.checkpoint(request.sequence)
         if is_last:
@@ -163,7 +164,8 @@ class Scheduler:
                 if not admitting:
                     continue
             else:
-                self._acquire(request)
+                self._cache.acquire(request.sequence)
+                self._count_reuse(request)
             sequence = request.sequence
             num_tokens = sequence.remaining
             if num_tokens > budget:
@@ -188,30 +190,30 @@ class Scheduler:
         admitted = self.prefilling + self.running
         if len(admitted) >= self._max_running:
             return False
-        self._acquire(request)
+        self._cache.acquire(request.sequence)
         reserved = sum(_still_needed(other) for other in admitted)
         if admitted and self._cache.available < reserved + _still_needed(request):
             self._cache.release(request.sequence)
-            if request.generated == 0:
-                request.cached_tokens = 0
             return False
+        self._count_reuse(request)
         self.waiting.remove(request)
         self.prefilling.append(request)
         request.move(RequestState.PREFILL)
         return True
 
-    def _acquire(self, request: Request) -> None:
-        gained = self._cache.acquire(request.sequence)
-        request.uncached = request.sequence.remaining
+    @staticmethod
+    def _count_reuse(request: Request) -> None:
+        """What it holds beyond all it ever held was computed by others."""
+        computed = request.sequence.computed
         if request.generated == 0:
-            request.cached_tokens += gained
+            request.cached_tokens += max(computed - request.reached, 0)
+        request.reached = max(request.reached, computed)
+        request.uncached = request.sequence.remaining
 
     def _preempt(self, request: Request) -> None:
         """Take its slots: it waits again, and goes on from what the tree then holds of it."""
         self._leave(request)
         request.uncached = request.sequence.length
-        if request.generated == 0:
-            request.cached_tokens = 0
         self.waiting.append(request)
         request.move(RequestState.WAITING)
         self.preemptions += 1

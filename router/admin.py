@@ -1,7 +1,6 @@
 """What operators and gateways ask: who would be picked, why, and how the fleet looks."""
 
 import time
-from array import array
 from collections.abc import Callable
 
 from grpc import aio
@@ -40,21 +39,24 @@ class Admin(AdminServicer):
     ) -> admin_pb2.PickResponse:
         async with as_status(context):
             prompt = await read_prompt(request.request, self._fleet)
-            return self._pick(request.request, prompt)
-        raise AssertionError("abort raises")
+            picked = self._pick(request.request, prompt)
+            if picked is None:
+                raise Unavailable(f"no replica of model {prompt.model!r} can take requests now")
+        return picked
 
     async def Explain(
         self,
         request: admin_pb2.ExplainRequest,
         context: aio.ServicerContext[admin_pb2.ExplainRequest, admin_pb2.ExplainResponse],
     ) -> admin_pb2.ExplainResponse:
+        """Without a pick if no candidate is eligible: that is when one wants to see them."""
         async with as_status(context):
             prompt = await read_prompt(request.request, self._fleet)
-            return admin_pb2.ExplainResponse(
+            explained = admin_pb2.ExplainResponse(
                 pick=self._pick(request.request, prompt),
                 candidates=self._candidates(request.request, prompt),
             )
-        raise AssertionError("abort raises")
+        return explained
 
     async def ListReplicas(
         self,
@@ -66,9 +68,9 @@ class Admin(AdminServicer):
             replicas=[self._status(member) for _, member in members]
         )
 
-    def _pick(self, request: GenerateRequest, prompt: Prompt) -> admin_pb2.PickResponse:
+    def _pick(self, request: GenerateRequest, prompt: Prompt) -> admin_pb2.PickResponse | None:
         pick = self._router.pick(
-            prompt.tokens or array("I"),
+            prompt.tokens,
             model=prompt.model,
             extra_key=request.extra_key,
             cache_salt=request.cache_salt,
@@ -77,9 +79,9 @@ class Admin(AdminServicer):
             dry=True,
         )
         if pick is None:
-            raise Unavailable(f"no replica of model {prompt.model!r} can take requests now")
+            return None
         state = self._fleet.replica(pick.replica)
-        prompt_tokens = len(prompt.tokens or ())
+        prompt_tokens = len(prompt.tokens)
         return admin_pb2.PickResponse(
             replica_id=pick.replica,
             address=state.lease.address,
@@ -101,7 +103,7 @@ class Admin(AdminServicer):
                 cost_tokens=each.cost,
             )
             for each in self._router.explain(
-                prompt.tokens or array("I"),
+                prompt.tokens,
                 model=prompt.model,
                 extra_key=request.extra_key,
                 cache_salt=request.cache_salt,

@@ -72,8 +72,6 @@ class Fleet:
         self._clock = clock
         self.members: dict[str, Member] = {}
         self.refusals: dict[str, Refusal] = {}
-        self.seen = False
-        """Whether there was a first view."""
         self._known_models: set[str] = set()
 
     async def follow(self, views: AsyncIterator[Mapping[str, Lease]]) -> None:
@@ -94,7 +92,6 @@ class Fleet:
                 self.members[replica].mirror.epoch_is(lease.epoch)
             else:
                 self._join(lease)
-        self.seen = True
 
     def replica(self, replica: str) -> ReplicaState:
         """State of a member."""

@@ -8,7 +8,6 @@ import logging
 import random
 import time
 import uuid
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +41,10 @@ DEADLINE_SLACK_S = 0.05
 
 class ReplicaFailed(Exception):
     """The replica did not serve the request and another may: nothing of an answer has come."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass
@@ -81,21 +84,23 @@ class Front(InferenceServicer):
 
     async def Generate(self, request: GenerateRequest, context: Context) -> None:  # type: ignore[override]
         course = Course(self._clock())
-        code = grpc.StatusCode.OK
+        code = grpc.StatusCode.UNKNOWN  # what grpc makes of an error that is none of ours
         try:
             with self._admitted():
                 await self._serve(request, context, course)
+            code = grpc.StatusCode.OK
         except LBError as error:
             code = error.code
             await context.abort(code, str(error))
         except aio.AioRpcError as error:  # the replica's own refusal, word for word
             code = error.code()
             await context.abort(code, error.details() or "", passed(error.trailing_metadata()))
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, aio.InternalError) as error:
+            # Either way the client has gone: a write to it may fail before we are told.
             code = grpc.StatusCode.CANCELLED
             if (left_s := context.time_remaining()) is not None and left_s < DEADLINE_SLACK_S:
                 code = grpc.StatusCode.DEADLINE_EXCEEDED
-            raise
+            raise asyncio.CancelledError from error
         finally:
             self._metrics.requests.labels(model=course.model, code=code.name).inc()
 
@@ -116,7 +121,7 @@ class Front(InferenceServicer):
         prompt = await read_prompt(request, self._fleet)
         course.model = request.model = prompt.model
         request.request_id = request.request_id or uuid.uuid4().hex
-        if prompt.tokens is not None and not request.HasField("tokens"):
+        if prompt.tokens and not request.HasField("tokens"):
             request.tokens.ids.extend(prompt.tokens)
         failed: list[str] = []
         failure: ReplicaFailed | None = None
@@ -126,17 +131,21 @@ class Front(InferenceServicer):
             with self._picked(request, prompt, exclude=failed) as pick:
                 if pick is None:
                     break
+                if failed:
+                    self._metrics.retries.inc()
                 try:
                     await self._forward(request, context, pick, prompt, course)
                     return
                 except ReplicaFailed as error:
                     failure = error
                     failed.append(pick.replica)
-                    self._metrics.retries.inc()
                     log.warning("request=%s %s", request.request_id, error)
         if failure is None:
             raise Unavailable(f"no replica of model {prompt.model!r} can take requests now")
-        raise Unavailable(f"tried {', '.join(failed)}: {failure}") from failure
+        full = failure.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        raise (Overloaded if full else Unavailable)(
+            f"tried {', '.join(failed)}: {failure}"
+        ) from failure
 
     @contextmanager
     def _picked(
@@ -144,7 +153,7 @@ class Front(InferenceServicer):
     ) -> Iterator[Pick | None]:
         """The pick; its prompt is in flight at the replica until the end of the block."""
         pick = self._router.pick(
-            prompt.tokens or array("I"),
+            prompt.tokens,
             model=prompt.model,
             extra_key=request.extra_key,
             cache_salt=request.cache_salt,
@@ -215,7 +224,7 @@ class Front(InferenceServicer):
         if code is grpc.StatusCode.UNAVAILABLE:
             self._fleet.suspect(state, details)
         if not answered and code in RETRYABLE:
-            raise ReplicaFailed(f"replica {state.id} failed: {details}") from cause
+            raise ReplicaFailed(code, f"replica {state.id} failed: {details}") from cause
         if code is grpc.StatusCode.UNAVAILABLE:
             raise Unavailable(f"replica {state.id} failed during its answer: {details}") from cause
 
@@ -232,7 +241,7 @@ class Front(InferenceServicer):
 
 def _decision(state: ReplicaState, pick: Pick, prompt: Prompt) -> tuple[tuple[str, str], ...]:
     """What the router adds to the initial metadata; see inference.proto."""
-    matched = state.reusable(pick.matched, len(prompt.tokens or ()))
+    matched = state.reusable(pick.matched, len(prompt.tokens))
     return (
         ("prefixlb-replica", pick.replica),
         ("prefixlb-matched-tokens", str(matched)),

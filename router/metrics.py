@@ -57,7 +57,7 @@ class Metrics:
         )
         self.retries = Counter(
             PREFIX + "retries",
-            "Replicas that failed a request before they answered.",
+            "Requests sent to another replica because one failed before it answered.",
             registry=self.registry,
         )
         self.first_token = Histogram(

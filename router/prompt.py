@@ -13,8 +13,8 @@ from router.fleet import Fleet
 @dataclass(frozen=True)
 class Prompt:
     model: str
-    tokens: "array[int] | None"
-    """u32, at least one; None: the text must be tokenised by the replica, nothing matches."""
+    tokens: "array[int]"
+    """u32; none while only the replica can tokenise the text: then nothing matches."""
 
 
 async def read_prompt(request: GenerateRequest, fleet: Fleet) -> Prompt:
@@ -29,7 +29,7 @@ async def read_prompt(request: GenerateRequest, fleet: Fleet) -> Prompt:
         # A long text takes milliseconds, which the streams that are running shall not wait for.
         tokens = array("I", await asyncio.to_thread(_encode, codec, request))
     else:
-        return Prompt(model, None)
+        return Prompt(model, array("I"))
     if not tokens:
         raise InvalidRequest("the prompt has 0 tokens, at least 1 is needed")
     return Prompt(model, tokens)

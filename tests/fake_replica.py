@@ -42,6 +42,8 @@ class Script:
     tokens: int = 3
     first_after_s: float = 0.0
     gap_s: float = 0.0
+    text: str = "{} "
+    """Of a token, by its number."""
     refuse: grpc.StatusCode | None = None
     """Answer with this status, before any message."""
     fail_after: int | None = None
@@ -58,7 +60,9 @@ class Served:
     request: inference_pb2.GenerateRequest
     metadata: dict[str, str | bytes]
     time_remaining_s: float | None
+    complete: bool = False
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it ends without being complete."""
 
 
 class FakeReplica(InferenceServicer, ReplicaServicer):
@@ -243,7 +247,9 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
             for number in range(script.tokens):
                 if number == script.fail_after:
                     await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self.id} fails")
-                yield inference_pb2.GenerateResponse(token_ids=[number], text=f"{number} ")
+                yield inference_pb2.GenerateResponse(
+                    token_ids=[number], text=script.text.format(number)
+                )
                 await asyncio.sleep(script.gap_s)
             yield inference_pb2.GenerateResponse(
                 finish_reason=inference_pb2.FINISH_REASON_LENGTH,
@@ -251,11 +257,11 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
                     prompt_tokens=len(ids), cached_tokens=cached, completion_tokens=script.tokens
                 ),
             )
-        except asyncio.CancelledError:
-            served.cancelled.set()
-            raise
+            served.complete = True
         finally:
             self.running -= 1
+            if not served.complete:
+                served.cancelled.set()
 
     async def Info(
         self, request: replica_pb2.InfoRequest, context: aio.ServicerContext

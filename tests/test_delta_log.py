@@ -145,6 +145,17 @@ def test_an_urgent_load_leaves_at_once_another_waits_for_the_next_batch() -> Non
     assert batch is not None and batch.load.running == 2
 
 
+def test_an_urgent_load_is_not_lost_behind_the_batch_being_sent() -> None:
+    log = make_log()
+    sending = log.take(heartbeat=False)
+    assert sending is not None
+    log.report(Load(running=1), urgent=True)
+    log.sent(sending)
+    batch = taken(log)
+    assert batch is not None and batch.load.running == 1
+    assert taken(log) is None
+
+
 class Wire:
     """Takes batches while it is up."""
 

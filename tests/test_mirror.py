@@ -30,6 +30,7 @@ class Story:
         self.snapshot_gate = asyncio.Event()
         self.snapshot_gate.set()
         self.snapshot_fails = 0
+        self.snapshot_lies = 0
         self.sleeps: list[float] = []
         self.mirror = Mirror(
             "r", router=self.router, snapshot=self.snapshot, rng=self.rng, sleep=self.sleep
@@ -78,6 +79,9 @@ class Story:
             if self.snapshot_fails and chunk.last:
                 self.snapshot_fails -= 1
                 return
+            if self.snapshot_lies and chunk.last:
+                self.snapshot_lies -= 1
+                chunk.batch.digest ^= 1
             yield chunk
 
     def equal(self) -> bool:
@@ -239,6 +243,20 @@ async def test_a_snapshot_that_breaks_off_is_taken_again_after_growing_pauses(co
         pauses = story.sleeps[1:]
         assert len(pauses) == 4
         assert all(0.05 * 2**i <= pause <= 0.1 * 2**i for i, pause in enumerate(pauses))
+
+
+async def test_a_snapshot_whose_digest_contradicts_it_is_taken_again() -> None:
+    story = Story()
+    for _ in range(10):
+        story.change()
+    story.snapshot_lies = 1
+    async with Told(story):
+        story.mirror.subscribed()
+        for _ in range(3):
+            await story.settle()
+        assert story.equal()
+        totals = story.mirror.totals
+        assert (totals.mismatches, totals.failed_snapshots, totals.snapshots) == (1, 1, 2)
 
 
 async def test_batches_that_cannot_be_read_leave_nothing_known_until_one_can() -> None:

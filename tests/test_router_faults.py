@@ -73,7 +73,7 @@ async def test_every_replica_is_tried_once_and_no_more_than_retries_allow(redis_
     async with replicas(*fleet), live_router(redis_url, retries=2) as router:
         await router.synced(*fleet)
         answer = await router.generate([1, 2, 3])
-        assert answer.code is grpc.StatusCode.UNAVAILABLE
+        assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert answer.details.startswith("tried r")
         assert sorted(len(replica.served) for replica in fleet) == [0, 1, 1, 1]
         assert idle(router)
@@ -99,12 +99,15 @@ async def test_cancelling_reaches_the_replica_at_once(redis_url: str) -> None:
     async with replicas(r0), live_router(redis_url) as router:
         await router.synced(r0)
         before_answer = Script(first_after_s=60)
-        for script in (Script(tokens=1000, gap_s=0.01), before_answer):
+        unread = Script(tokens=1000, text="x" * 100_000)  # more than what fits on the way
+        for script in (Script(tokens=1000, gap_s=0.01), before_answer, unread):
             r0.script, r0.served = script, []
             call = router.inference.Generate(request_of([1, 2, 3]))
             if script is not before_answer:
                 await call.read()
             await until(lambda: len(r0.served) == 1)
+            if script is unread:
+                await asyncio.sleep(0.2)
             call.cancel()
             async with asyncio.timeout(1.0):
                 await r0.served[0].cancelled.wait()

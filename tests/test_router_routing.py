@@ -289,6 +289,19 @@ async def test_pick_and_explain_say_what_generate_would_do_and_send_nothing(
             await router.admin.Pick(admin_pb2.PickRequest())
 
 
+async def test_explain_shows_the_candidates_when_none_can_be_picked(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        router.parts.fleet.suspect(router.member(r0).state, "for the test")
+        request = request_of([1, 2, 3])
+        explained = await router.admin.Explain(admin_pb2.ExplainRequest(request=request))
+        assert not explained.HasField("pick")
+        assert [(c.replica_id, c.eligible) for c in explained.candidates] == [("r0", False)]
+        with pytest.raises(aio.AioRpcError, match="no replica of model 'tiny' can take requests"):
+            await router.admin.Pick(admin_pb2.PickRequest(request=request))
+
+
 async def test_list_replicas_adds_up_what_was_available_captured_and_delivered(
     redis_url: str,
 ) -> None:

@@ -147,3 +147,20 @@ def test_the_prefill_rate_is_measured_over_steps_with_prompts() -> None:
     rig = EngineRig(chunk_size=16)
     rig.generate(numbers(160, seed=1), 20)
     assert rig.scheduler.prefill_tokens_per_s == pytest.approx(16 / 0.01)
+
+
+def test_what_a_request_computed_before_it_gave_way_is_not_counted_as_reuse() -> None:
+    rig = EngineRig(slots=530, chunk_size=2)
+    rig.generate(numbers(20, seed=1), 1)
+    for seed in (2, 3, 4):
+        rig.submit(numbers(10, seed), 200)
+    long = rig.submit([*numbers(20, seed=1), *numbers(220, seed=5)], 1)
+    while long.state is RequestState.WAITING:
+        rig.step()
+    assert long.cached_tokens == 20
+    while long.state is RequestState.PREFILL:
+        rig.step()
+    assert long.state is RequestState.WAITING
+    rig.run()
+    assert len(rig.answers[long].tokens) == 1
+    assert long.cached_tokens == 20

@@ -43,6 +43,8 @@ class GGUFFile:
     @classmethod
     def open(cls, path: Path) -> "GGUFFile":
         """Read the header. Raises InvalidModel if the file is no GGUF or cut short."""
+        if path.stat().st_size == 0:  # which cannot be mapped
+            raise InvalidModel(f"{path} is cut short: it is empty")
         data = np.memmap(path, mode="c")  # copy on write: torch wants memory it could write to
         header = Header(data.data)
         try:
@@ -57,7 +59,7 @@ class GGUFFile:
             raise InvalidModel(
                 f"{path} is cut short or broken near byte {header.at}: {error}"
             ) from error
-        alignment = metadata.get("general.alignment", 32)
+        alignment = metadata.get("general.alignment", 32) or 1
         begin = -(-header.at // alignment) * alignment
         tensors = {}
         for name, shape, kind, offset in infos:

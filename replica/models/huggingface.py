@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from proto.errors import InvalidModel
 from proto.prefixlb.v1.replica_pb2 import TextRules
+from proto.text import parse_tokenizer
 from replica.models.checkpoint import Checkpoint, inverse_frequencies
 from replica.models.interface import ModelConfig
 
@@ -33,12 +34,13 @@ def read_directory(path: Path) -> Checkpoint:
     tokenizer = path / "tokenizer.json"
     if not tokenizer.exists():
         raise InvalidModel(f"{tokenizer} is missing")
+    tokenizer_json = tokenizer.read_bytes()
     return Checkpoint(
         config=shape,
         tensors=load_tensors(path, tied=shape.tie_word_embeddings),
         inverse_frequencies=frequencies,
-        tokenizer_json=tokenizer.read_bytes(),
-        rules=text_rules(path, eos),
+        tokenizer_json=tokenizer_json,
+        rules=text_rules(path, parse_tokenizer(tokenizer_json), eos),
     )
 
 
@@ -141,7 +143,7 @@ def load_tensors(path: Path, *, tied: bool) -> dict[str, torch.Tensor]:
     return {name: value for name, value in tensors.items() if not name.endswith(RECOMPUTED)}
 
 
-def text_rules(path: Path, eos_token_ids: tuple[int, ...]) -> TextRules:
+def text_rules(path: Path, tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]) -> TextRules:
     settings = read_json(path / "tokenizer_config.json")
     template_file = path / "chat_template.jinja"
     template = (
@@ -155,13 +157,9 @@ def text_rules(path: Path, eos_token_ids: tuple[int, ...]) -> TextRules:
         bos_token=bos,
         eos_token=token_text(settings.get("eos_token")),
         eos_token_ids=eos_token_ids,
-        add_bos=bool(bos) and begins_with(path / "tokenizer.json", bos),
+        # What the tokenizer's own post-processor puts before a text.
+        add_bos=bool(bos) and tokenizer.encode("").tokens[:1] == [bos],
     )
-
-
-def begins_with(tokenizer: Path, bos: str) -> bool:
-    """Whether the tokenizer's own post-processing puts `bos` before a text."""
-    return bool(Tokenizer.from_file(str(tokenizer)).encode("").tokens[:1] == [bos])
 
 
 def token_text(token: Any) -> str:

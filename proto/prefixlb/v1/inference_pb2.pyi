@@ -182,7 +182,7 @@ class SamplingParams(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
-    """Tokens to generate at most; unset: 128. 0 is refused."""
+    """Tokens to generate at most; unset: 128. 0 is refused; more than context and pool can take is cut."""
     temperature: _builtins.float
     """0 (default): greedy. Otherwise logits are divided by it; at most 100."""
     top_k: _builtins.int
