@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
-from rich.console import Console
 
 from proto.client import CHANNEL_OPTIONS, Client, error_from_status
 from proto.errors import LBError
@@ -63,10 +62,12 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         with cluster:
-            ours = run_policy(cluster, POLICY, out, quiet=args.json)
+            with Screen(out, quiet=args.json) as screen:
+                ours = run_policy(cluster, POLICY, screen)
             out.print(f"\nthe same workload under {BASELINE}")
             cluster.restart_router(BASELINE)
-            other = run_policy(cluster, BASELINE, out, quiet=args.json)
+            with Screen(out, quiet=args.json, brief=True) as screen:
+                other = run_policy(cluster, BASELINE, screen)
     except LBError as error:
         raise LBError(f"{error}\nlogs are in {state_dir}") from error
     claims = verdict(ours, other)
@@ -81,15 +82,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def run_policy(cluster: LocalCluster, policy: str, out: Console, *, quiet: bool) -> Run:
+def run_policy(cluster: LocalCluster, policy: str, screen: Screen) -> Run:
     """The workload on empty caches; figures are what this run added."""
     empty_caches(cluster)
     before = [info(replica.address) for replica in cluster.replicas]
     started_s = time.monotonic()
-    with Screen(out, quiet=quiet) as screen:
-        played = asyncio.run(
-            play(cluster.router.address, schedule(), concurrency=CONCURRENCY, screen=screen)
-        )
+    played = asyncio.run(
+        play(cluster.router.address, schedule(), concurrency=CONCURRENCY, screen=screen)
+    )
     duration_s = time.monotonic() - started_s
     views = when_quiet(cluster.router.address)
     totals = [totals_of(view, was, played) for view, was in zip(views, before, strict=True)]
@@ -125,7 +125,6 @@ def empty_caches(cluster: LocalCluster) -> None:
                 ReplicaStub(channel).Flush(FlushRequest(), timeout=5.0)
             except grpc.RpcError as error:
                 raise error_from_status(error.code(), error.details()) from error
-    cluster.wait_ready()
     when_quiet(cluster.router.address)
 
 
