@@ -1,28 +1,26 @@
 """The forward pass against transformers' Llama, batch 8 against 1, a cached prefix against none.
 
-python -m tests.bench.model [--json] [--rounds N] [--threads N]
+python -m tests.bench.model [--json] [--rounds N]
 
 What is compared runs in turns, in one process.
 """
 
-import argparse
-import json
-import statistics
+import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ParamSpec
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from replica.models.load import build_model, read_checkpoint
+from tests.bench.figures import Figure, run_benchmark
 from tests.conftest import smollm2_file
 from tests.reference import ReferenceRun, reference_model
 from tests.runner import Run, Runner
 
 P = ParamSpec("P")
+
+TITLE = "SmolLM2-135M, float32: the forward pass alone"
 
 PROMPT = 512
 CONTEXT = 256
@@ -30,27 +28,6 @@ CONTEXT = 256
 OWN = 16
 STEPS = 16
 BATCH = 8
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Seconds of ours and of what it is compared with, and how much more or less is the goal."""
-
-    name: str
-    ours: list[float]
-    peer: list[float]
-    goal: float
-    speedup: bool = False
-    """The ratio is peer / ours, at least `goal`; otherwise ours / peer, at most `goal`."""
-
-    @property
-    def ratio(self) -> float:
-        ours, peer = statistics.median(self.ours), statistics.median(self.peer)
-        return peer / ours if self.speedup else ours / peer
-
-    @property
-    def ok(self) -> bool:
-        return self.ratio >= self.goal if self.speedup else self.ratio <= self.goal
 
 
 class Stopwatch:
@@ -66,6 +43,7 @@ class Stopwatch:
 
 
 def measure(rounds: int) -> list[Figure]:
+    torch.set_num_threads(os.cpu_count() or 1)
     checkpoint = read_checkpoint(smollm2_file())
     model = build_model(checkpoint, torch.device("cpu"))
     reference = reference_model(checkpoint)
@@ -118,51 +96,5 @@ def measure(rounds: int) -> list[Figure]:
     ]
 
 
-def milliseconds(values: list[float]) -> str:
-    """Median and the middle half."""
-    low, middle, high = (1000 * value for value in statistics.quantiles(values, n=4))
-    return f"{middle:.1f} ({low:.1f} to {high:.1f})"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one object instead of a table")
-    parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
-    parser.add_argument("--threads", type=int, default=2, help="torch's threads (default 2)")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    figures = measure(arguments.rounds)
-    if arguments.json:
-        print(
-            json.dumps(
-                {
-                    figure.name: {
-                        "ours": statistics.median(figure.ours),
-                        "peer": statistics.median(figure.peer),
-                        "ratio": figure.ratio,
-                        "goal": figure.goal,
-                        "ok": figure.ok,
-                    }
-                    for figure in figures
-                }
-            )
-        )
-        return
-    table = Table(title="SmolLM2-135M float32, ms: median (middle half)")
-    for column in ("what", "ours", "compared with", "ratio", "goal", "ok"):
-        table.add_column(column)
-    for figure in figures:
-        goal = f"at least {figure.goal}" if figure.speedup else f"at most {figure.goal}"
-        table.add_row(
-            figure.name,
-            milliseconds(figure.ours),
-            milliseconds(figure.peer),
-            f"{figure.ratio:.2f}",
-            goal,
-            "yes" if figure.ok else "NO",
-        )
-    Console(width=120).print(table)
-
-
 if __name__ == "__main__":
-    main()
+    run_benchmark(__doc__, (TITLE, measure))
