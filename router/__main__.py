@@ -129,7 +129,7 @@ def _build(
     router = Router(
         hash_key=hash_key,
         policy=settings.policy,
-        k=settings.k,
+        k=settings.uncached_weight,
         decode_weight=settings.decode_weight,
         seed=rng.getrandbits(64),
     )

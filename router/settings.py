@@ -49,8 +49,8 @@ class RouterSettings(BaseSettings):
     policy: Literal["cost", "round_robin", "random", "least_load"] = Field(
         "cost", description="how a replica is picked"
     )
-    k: float = Field(
-        1.5, gt=0, allow_inf_nan=False, description="cost of an own uncached token, in tokens"
+    uncached_weight: float = Field(
+        1.5, gt=0, allow_inf_nan=False, description="k of the cost: weight of the tokens to compute"
     )
     decode_weight: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="weight of decode pressure in the cost"
@@ -86,9 +86,8 @@ def read_settings(arguments: list[str]) -> RouterSettings:
     except ValidationError as error:
         for problem in error.errors():
             name = str(problem["loc"][0]).replace("_", "-")
-            flag = f"--{name}" if len(name) > 1 else f"-{name}"
             print(
-                f"prefixlb router: {flag}: {problem['msg']}, got {problem['input']!r}",
+                f"prefixlb router: --{name}: {problem['msg']}, got {problem['input']!r}",
                 file=sys.stderr,
             )
     except SettingsError as error:

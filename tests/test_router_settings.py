@@ -14,9 +14,11 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_default(
 ) -> None:
     monkeypatch.setenv("ROUTER_PORT", "1234")
     monkeypatch.setenv("ROUTER_MAX_INFLIGHT", "7")
-    settings = read_settings(["--port", "4321", "--hash-secret-file", "/secret", "-k", "2.5"])
+    settings = read_settings(
+        ["--port", "4321", "--hash-secret-file", "/secret", "--uncached-weight", "2.5"]
+    )
     assert (settings.port, settings.max_inflight, settings.retries) == (4321, 7, 2)
-    assert (settings.hash_secret_file, settings.k) == (Path("/secret"), 2.5)
+    assert (settings.hash_secret_file, settings.uncached_weight) == (Path("/secret"), 2.5)
 
 
 @pytest.mark.parametrize("flags", [["--replicas", "a:1,b:2"], ["--replicas=a:1", "--replicas=b:2"]])
@@ -37,8 +39,8 @@ def test_addresses_in_the_environment_are_separated_by_commas(
         (["--port", "70000"], "--port: Input should be less than or equal to 65535, got '70000'"),
         (["--port", "x"], "--port: Input should be a valid integer"),
         (["--policy", "best"], "--policy: Input should be 'cost'"),
-        (["-k", "0"], "-k: Input should be greater than 0, got '0'"),
-        (["-k", "nan"], "-k: Input should be"),
+        (["--uncached-weight", "0"], "--uncached-weight: Input should be greater than 0, got '0'"),
+        (["--uncached-weight", "nan"], "--uncached-weight: Input should be"),
         (["--redis-url", "localhost"], "--redis-url: String should match pattern"),
         (["--max-inflight", "0"], "--max-inflight: Input should be greater than or equal to 1"),
         (["--replicas", "a"], "--replicas: String should match pattern"),
