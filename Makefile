@@ -47,7 +47,7 @@ gen: $(VENV)/.packages ## generate the Python modules of proto/
 	python -m proto.generate
 
 bench: dev ## the figures in README.md
-	python -m tests.bench.model
+	python -m tests.bench
 
 lock: $(VENV)/.uv ## resolve the dependencies of pyproject.toml anew
 	uv pip compile --universal --generate-hashes --no-header -q requirements-uv.in -o requirements-uv.lock
