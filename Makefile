@@ -16,8 +16,8 @@ help: ## list the targets
 
 dev: $(VENV)/.extension model ## set everything up: environment, extension, model
 
-model: $(VENV)/.extension ## fetch the small model that demo and tests run (93 MB, once)
-	@prefixlb model
+model: $(VENV)/.packages ## fetch the small model that demo and tests run (93 MB, once)
+	@python -m router.cli model
 
 demo: dev ## see it work: four assistants, twelve users, two policies (under three minutes)
 	@prefixlb demo
@@ -47,7 +47,7 @@ gen: $(VENV)/.packages ## generate the Python modules of proto/
 	python -m proto.generate
 
 bench: dev ## the figures in README.md
-	python -m tests.bench
+	python -m tests.bench.model
 
 lock: $(VENV)/.uv ## resolve the dependencies of pyproject.toml anew
 	uv pip compile --universal --generate-hashes --no-header -q requirements-uv.in -o requirements-uv.lock

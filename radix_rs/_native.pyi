@@ -1,6 +1,7 @@
 """The trees and the pick, compiled.
 
-Buffers: `Tokens` is any C-contiguous buffer of u32, `Slots` of i32 (numpy arrays, array.array).
+Buffers: tokens are any one-dimensional C-contiguous buffer of u32, slots of i32, both in native
+byte order (numpy arrays, array.array, memoryview). They are read in place, under the GIL.
 A namespace is the pair (`extra_key`, `cache_salt`); empty means absent. Lengths are in tokens
 unless
 the name says otherwise. A broken protocol raises `TreeError` before anything is changed.
@@ -44,16 +45,21 @@ class Match:
     length: int
     """Tokens cached, a whole number of pages."""
     node: int
-    """Handle of the node the match ends at; valid until that node is evicted; never reused."""
+    """Handle of the node the match ends at, the root's where nothing matches. Valid until that node
+    is evicted or the tree is reset; no value is ever used again.
+    """
 
 @final
 class Insert:
     prefix_length: int
     """Tokens of the key that the tree held before."""
     node: int
-    """Handle of the node the key ends at."""
+    """Handle of the node the key's whole pages end at."""
     duplicates: list[tuple[int, int]]
-    """Ranges [start, end) of positions whose slots the caller still owns and must free."""
+    """Ranges [start, end) of positions whose slots the tree did not take: the caller frees them.
+
+    So it does with those past the last whole page, which are no part of this.
+    """
 
 @final
 class Deltas:
@@ -85,7 +91,10 @@ class TreeStats:
 
 @final
 class Tree:
-    """A replica's radix tree: full attention, LRU eviction, behaviour as in SGLang's TreeCore."""
+    """A replica's radix tree: full attention, LRU eviction, behaviour as in SGLang's TreeCore.
+
+    Keys are cut to whole pages first. Not for several threads at once.
+    """
 
     def __init__(
         self, *, page_size: int = 1, block_size: int = 16, hash_key: bytes, model: str
@@ -96,10 +105,9 @@ class Tree:
     ) -> Match:
         """Longest cached whole-page prefix of `tokens` (u32, [n]).
 
-        Writes its slots to `slots_out` (i32, writable, at least [n]). May split a node, makes the
-        path most
-        recent, frees nothing. The slots stay valid only while `node` is locked: lock before the
-        next evict.
+        Writes its slots to `slots_out` (i32, writable, at least [n]), nothing past them. May split
+        a node, makes the path most recent, frees nothing. The slots stay valid only while `node` is
+        locked: lock before the next evict.
         """
     def peek(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int:
         """Length `match_prefix` would return. Changes nothing."""
@@ -115,39 +123,45 @@ class Tree:
     ) -> Insert:
         """Store the whole pages of `tokens` (u32, [n]) under `slots` (i32, [n]).
 
-        Positions below `owned_from` are the tree's own already. Of the rest, those the tree held
-        before are
-        `duplicates`: the tree keeps its slots, the caller frees its own. `counted_to`: up to
-        which position
-        this request was counted as a hit before.
+        Positions below `owned_from` are the tree's own already, whatever `slots` says there;
+        TreeError if the tree does not hold the whole pages below it. Of the rest, those the tree
+        held before are `duplicates`: the tree keeps its slots, the caller frees its own. A key that
+        ends inside a node splits it there, so storing a prompt again after the prompt with its
+        output makes the output evictable alone. `counted_to`: up to which position this request
+        was counted as a hit before.
         """
     def lock(self, node: int) -> int:
         """Protect the path from `node` to the root from eviction. Returns a receipt for one
         `unlock`.
         """
-    def unlock(self, receipt: int) -> None: ...
+    def unlock(self, receipt: int) -> None:
+        """Undo one `lock`. TreeError if the receipt was used before or never given out."""
     def evict(self, num_tokens: int) -> bytes:
         """Evict unlocked leaves, least recent first, until `num_tokens` are freed or none is left.
 
-        Returns their slots as i32 in native byte order; possibly more than asked, by the last
-        leaf's rest.
+        Returns their slots as i32 in native byte order, victim after victim; possibly more than
+        asked, by the last leaf's rest. A parent whose last child went competes by its own last use.
         """
     def reset(self) -> bytes:
-        """Drop everything; TreeError while anything is locked. Returns all slots, as `evict`.
-        Emits Cleared.
+        """Drop everything; TreeError while any receipt is live. Returns all slots, in any order.
+
+        Its deltas are one Cleared, which takes the place of all that was not drained before.
         """
     def drain_deltas(self) -> Deltas | None:
         """What changed since the last call, None if nothing did."""
     def snapshot(self, max_blocks: int = 65536) -> list[bytes]:
         """All blocks, as chunks of serialised events like `Deltas.events`, parents first. Drain
         deltas before.
+
+        A chunk has at most `max_blocks` blocks; a run may go on in the next one. [] without blocks.
         """
     def count_digest(self) -> tuple[int, int]:
         """(blocks, digest) of the tree as it is, drained or not."""
     def stats(self) -> TreeStats: ...
     def dump(self) -> str:
-        """The tree as indented text, one node a line with length, lock_ref and slots; for tests
-        and eyes.
+        """The tree as indented text, one node a line with length, lock_ref, hits and slots.
+
+        Siblings in the order of their tokens, which are not shown. For tests and eyes.
         """
     def check(self) -> None:
         """Recompute every invariant; TreeError names the first that fails. For tests."""

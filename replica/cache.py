@@ -39,24 +39,21 @@ class Cache:
         )
         return sequence.length - cached
 
-    def acquire(self, sequence: Sequence) -> int:
+    def acquire(self, sequence: Sequence) -> None:
         """Take over what the tree holds beyond what `sequence` has computed, and lock it.
 
-        The last token is always left to compute, for its logits. Returns the tokens gained. For a
-        sequence that holds nothing yet and for one whose prefix another request has computed since.
+        For a sequence that holds nothing yet, and for one whose prefix others have computed since.
+        The last token is always left to compute, for its logits.
         """
         tokens = sequence.tokens[:-1]
         slots = np.empty(len(tokens), dtype=np.int32)
         match = self._tree.match_prefix(
             tokens.data, slots.data, extra_key=sequence.extra_key, cache_salt=sequence.cache_salt
         )
-        gained = match.length - sequence.computed
-        if gained <= 0:
-            return 0
-        self._move_lock(sequence, match.node)
-        self._free_own(sequence)
-        sequence.adopt(slots[: match.length])
-        return gained
+        if match.length > sequence.computed:
+            self._move_lock(sequence, match.node)
+            self._free_own(sequence)
+            sequence.adopt(slots[: match.length])
 
     def allocate(self, sequence: Sequence, until: int) -> bool:
         """Slots for the positions up to `until`, evicting the shortfall.
@@ -84,7 +81,10 @@ class Cache:
                 self._insert(sequence, aligned)
 
     def release(self, sequence: Sequence) -> None:
-        """The one way out: keep in the tree what is computed, unlock it, free the rest."""
+        """The one way out: keep in the tree what is computed, unlock it, free the rest.
+
+        The last token of an answer that ended by length was never computed and is not kept.
+        """
         self.checkpoint(sequence)
         self._free_own(sequence)
         if sequence.receipt is not None:

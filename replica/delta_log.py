@@ -20,7 +20,7 @@ class Batch:
 class DeltaLog:
     """Between the engine, which appends and never waits, and the publisher, which sends.
 
-    A batch gets its seq when it is sealed: to be sent, or because a snapshot must say where it stands.
+    A batch gets its seq when it is sealed: to be sent, or to say where a snapshot stands.
     """
 
     def __init__(self, *, block_size: int, max_backlog_bytes: int) -> None:
@@ -31,7 +31,7 @@ class DeltaLog:
         self._events: list[bytes] = []
         self._backlog_bytes = 0
         self._load = delta_pb2.Load()
-        self._has_news = True  # the first batch tells that this epoch exists
+        self._urgent = True  # the first batch tells that this epoch exists
         self._count = 0
         self._digest = 0
         self._begin_epoch()
@@ -47,7 +47,7 @@ class DeltaLog:
         return self._backlog_bytes
 
     def append(self, deltas: Deltas) -> int:
-        """The tree changed. A backlog that gets too long is dropped, and the next seq shows the gap.
+        """The tree changed. A backlog too long is dropped, and the next seq shows the gap.
 
         Returns the bytes dropped.
         """
@@ -83,7 +83,7 @@ class DeltaLog:
             return self._epoch
 
     def seal(self) -> tuple[int, int]:
-        """Close the pending batch, if there is one. Returns (epoch, seq) of all that was appended."""
+        """Close the pending batch, if there is one. Returns (epoch, seq) of all appended so far."""
         with self._changed:
             if self._events or self._seq == 0:
                 self._seal()
@@ -93,7 +93,7 @@ class DeltaLog:
         """The oldest batch, left in place until `sent`. With `heartbeat` there always is one."""
         with self._changed:
             if not self._sealed:
-                if not (self._has_news or heartbeat):
+                if not (self._has_news() or heartbeat):
                     return None
                 self._seal()
             return self._sealed[0]
@@ -104,15 +104,17 @@ class DeltaLog:
             if self._sealed and self._sealed[0] is batch:
                 self._sealed.popleft()
                 self._backlog_bytes -= len(batch.payload)
-                self._has_news = bool(self._sealed or self._events)
 
     def wait(self, timeout_s: float) -> bool:
         """Whether there is something to send before `timeout_s` have passed."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._has_news, timeout_s)
+            return self._changed.wait_for(self._has_news, timeout_s)
+
+    def _has_news(self) -> bool:
+        return bool(self._sealed or self._events or self._urgent)
 
     def _wake(self) -> None:
-        self._has_news = True
+        self._urgent = True
         self._changed.notify()
 
     def _begin_epoch(self) -> None:
@@ -128,6 +130,7 @@ class DeltaLog:
 
     def _seal(self) -> None:
         self._seq += 1
+        self._urgent = False
         header = delta_pb2.DeltaBatch(
             epoch=self._epoch,
             seq=self._seq,

@@ -10,6 +10,7 @@ import torch
 
 from proto.errors import DeadlineExceeded, LBError, NotReady
 from proto.prefixlb.v1 import delta_pb2
+from proto.prefixlb.v1.inference_pb2 import FINISH_REASON_UNSPECIFIED, FinishReason
 from radix_rs import Tree
 from replica.cache import Cache
 from replica.delta_log import DeltaLog
@@ -19,7 +20,6 @@ from replica.models.sampler import Draw, sample
 from replica.pool import Pool
 from replica.request import Request
 from replica.scheduler import Plan, Scheduler
-from replica.stream import Finish
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +28,19 @@ REPORT_PERIOD_S = 0.010
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """What a step gave one request: a token, an end, or both."""
+class Progress:
+    """What a step gave one request."""
 
     request: Request
-    token_id: int | None
-    end: Finish | LBError | None
+    token_ids: list[int]
+    """None or one."""
+    text: str
+    finish_reason: FinishReason.ValueType
+    error: LBError | None = None
+
+    @property
+    def is_last(self) -> bool:
+        return self.finish_reason != FINISH_REASON_UNSPECIFIED or self.error is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +119,11 @@ class Engine:
         log.info("flushed: epoch=%016x tokens=%d", epoch, dropped)
         return epoch, dropped
 
-    def step(self) -> list[Output]:
+    def step(self) -> list[Progress]:
         """One forward pass over all that can go on, if anything can."""
         now_s = self._clock()
-        outputs = [
-            self._end(request, DeadlineExceeded("the deadline passed before the answer was whole"))
+        progress = [
+            self._expire(request)
             for request in list(self._scheduler)
             if request.deadline_s is not None and request.deadline_s <= now_s
         ]
@@ -124,16 +131,16 @@ class Engine:
         if plan.is_empty:
             self._report(now_s)
         else:
-            outputs += self._compute(plan, now_s)
+            progress += self._compute(plan, now_s)
         self._publish()
-        return outputs
+        return progress
 
     @property
     def is_idle(self) -> bool:
         """Nothing to do before another request comes."""
         return not any(True for _ in self._scheduler)
 
-    def _compute(self, plan: Plan, started_s: float) -> list[Output]:
+    def _compute(self, plan: Plan, started_s: float) -> list[Progress]:
         sampled = plan.decodes + [chunk.request for chunk in plan.chunks if chunk.is_last]
         token_ids = self._forward(plan, sampled)
         now_s = self._clock()
@@ -144,14 +151,15 @@ class Engine:
             self._scheduler.computed(chunk)
         if prefilled := sum(chunk.num_tokens for chunk in plan.chunks):
             self._metrics.prefilled_tokens.inc(prefilled)
-            self._scheduler.measure_prefill(prefilled, now_s - started_s)
-        outputs = [
+            if now_s > started_s:
+                self._scheduler.measure_prefill(prefilled, now_s - started_s)
+        progress = [
             self._take(request, token_id, now_s)
             for request, token_id in zip(sampled, token_ids, strict=True)
         ]
         if now_s - self._reported_s >= REPORT_PERIOD_S or self.is_idle:
             self._report(now_s)
-        return outputs
+        return progress
 
     def _forward(self, plan: Plan, sampled: list[Request]) -> list[int]:
         tokens, segments = [], []
@@ -170,24 +178,28 @@ class Engine:
             draws = [Draw(request.sampling, request.generated) for request in sampled]
             return sample(logits, draws) if draws else []
 
-    def _take(self, request: Request, token_id: int, now_s: float) -> Output:
+    def _take(self, request: Request, token_id: int, now_s: float) -> Progress:
         """The next token of `request`; a stop token ends the answer and is not part of it."""
         if request.last_token_s is None:
             self._metrics.ttft_s.observe(now_s - request.arrived_s)
+            self._metrics.prompt_tokens.inc(request.sequence.prompt_length)
+            self._metrics.cached_tokens.inc(request.cached_tokens)
         else:
             self._metrics.inter_token_s.observe(now_s - request.last_token_s)
         request.last_token_s = now_s
         self._metrics.generated_tokens.inc()
-        if token_id in request.sampling.stop_token_ids:
-            return self._end(request, Finish.STOP)
-        request.sequence.append(token_id)
-        if request.generated >= request.max_tokens:
-            return self._end(request, Finish.LENGTH, token_id)
-        return Output(request, token_id, None)
+        delta = request.output.push(token_id)
+        if not delta.is_stop_token:
+            request.sequence.append(token_id)
+        if delta.finish_reason != FINISH_REASON_UNSPECIFIED:
+            self._scheduler.finish(request)
+        token_ids = [] if delta.is_stop_token else [token_id]
+        return Progress(request, token_ids, delta.text, delta.finish_reason)
 
-    def _end(self, request: Request, end: Finish | LBError, token_id: int | None = None) -> Output:
+    def _expire(self, request: Request) -> Progress:
         self._scheduler.finish(request)
-        return Output(request, token_id, end)
+        error = DeadlineExceeded("the deadline passed before the answer was complete")
+        return Progress(request, [], "", FINISH_REASON_UNSPECIFIED, error)
 
     def _report(self, now_s: float) -> None:
         """Tell log and metrics how much there is to do; at once if that changed."""

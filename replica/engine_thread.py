@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from proto.errors import LBError, Overloaded, Unavailable
-from replica.engine import Engine, Output
+from replica.engine import Engine, Progress
 from replica.request import Request
 
 log = logging.getLogger(__name__)
@@ -103,8 +103,8 @@ class EngineThread:
         try:
             while not self._stopping:
                 self._do_calls()
-                if outputs := self.engine.step():
-                    self._loop.call_soon_threadsafe(self._deliver, outputs)
+                if progress := self.engine.step():
+                    self._loop.call_soon_threadsafe(self._deliver, progress)
         except BaseException as error:  # the event loop raises it from `ended`
             log.critical("the engine died", exc_info=True)
             failure = error
@@ -120,12 +120,15 @@ class EngineThread:
     def _stop(self) -> None:
         self._stopping = True
 
-    def _deliver(self, outputs: list[Output]) -> None:
-        for output in outputs:
-            self._waiting.discard(output.request)
-            if output.end is not None:
-                self._forget(output.request)
-            output.request.stream.push(output.token_id, output.end)
+    def _deliver(self, progress: list[Progress]) -> None:
+        for each in progress:
+            self._waiting.discard(each.request)
+            if each.is_last:
+                self._forget(each.request)
+            if each.error is not None:
+                each.request.stream.fail(each.error)
+            else:
+                each.request.stream.push(each.token_ids, each.text, each.finish_reason)
 
     @staticmethod
     def _settle(future: asyncio.Future[Any], settle: Callable[[], None]) -> None:
@@ -139,7 +142,7 @@ class EngineThread:
 
     def _end(self, failure: BaseException | None) -> None:
         for request in self._live:
-            request.stream.push(None, _shutting_down())
+            request.stream.fail(_shutting_down())
         for future in self._calls:
             if not future.done():
                 future.set_exception(_shutting_down())

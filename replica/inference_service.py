@@ -8,37 +8,28 @@ from grpc import aio
 
 from proto.errors import LBError
 from proto.prefixlb.v1.inference_pb2 import (
-    FINISH_REASON_LENGTH,
-    FINISH_REASON_STOP,
+    FINISH_REASON_UNSPECIFIED,
     GenerateRequest,
     GenerateResponse,
     Usage,
 )
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceServicer
-from proto.text import TextCodec
-from replica.answer import Answer
 from replica.engine_thread import EngineThread
 from replica.metrics import Metrics
 from replica.request import Request
 from replica.request_reader import RequestReader
-from replica.stream import Finish
 
 log = logging.getLogger(__name__)
 
 Context = aio.ServicerContext[GenerateRequest, GenerateResponse]
 
-REASONS = {Finish.STOP: FINISH_REASON_STOP, Finish.LENGTH: FINISH_REASON_LENGTH}
-
 
 class InferenceService(InferenceServicer):
     """Requests of the event loop, answered by the engine's thread."""
 
-    def __init__(
-        self, engine: EngineThread, reader: RequestReader, codec: TextCodec, metrics: Metrics
-    ) -> None:
+    def __init__(self, engine: EngineThread, reader: RequestReader, metrics: Metrics) -> None:
         self._engine = engine
         self._reader = reader
-        self._codec = codec
         self._metrics = metrics
 
     # A coroutine, which gRPC takes too: unlike a generator it is left in the moment the call ends.
@@ -62,40 +53,34 @@ class InferenceService(InferenceServicer):
 
     async def _generate(self, message: GenerateRequest, context: Context) -> None:
         request = await self._reader.read(message, context.time_remaining())
-        answer = Answer(self._codec.detokenizer(), request.sampling.stop_texts)
         self._engine.submit(request)
         try:
-            await self._stream(request, answer, context)
+            await self._stream(request, context)
         finally:
             self._engine.leave(request)
 
-    async def _stream(self, request: Request, answer: Answer, context: Context) -> None:
+    async def _stream(self, request: Request, context: Context) -> None:
         completion_tokens = 0
-        finish = None
-        while finish is None:
+        finish_reason = FINISH_REASON_UNSPECIFIED
+        while finish_reason == FINISH_REASON_UNSPECIFIED:
             piece = await request.stream.next()
-            finish = piece.finish
-            response = GenerateResponse()
-            for token_id in piece.token_ids:
-                response.token_ids.append(token_id)
-                response.text += answer.push(token_id)
-                if answer.stopped:
-                    finish = Finish.STOP
-                    break
-            completion_tokens += len(response.token_ids)
-            if finish is not None:
-                if not answer.stopped:
-                    response.text += answer.finish()
-                    finish = Finish.STOP if answer.stopped else finish
-                response.finish_reason = REASONS[finish]
-                response.usage.CopyFrom(
-                    Usage(
-                        prompt_tokens=request.sequence.prompt_length,
-                        cached_tokens=request.cached_tokens,
-                        completion_tokens=completion_tokens,
-                    )
+            completion_tokens += len(piece.token_ids)
+            finish_reason = piece.finish_reason
+            usage = None
+            if finish_reason != FINISH_REASON_UNSPECIFIED:
+                usage = Usage(
+                    prompt_tokens=request.sequence.prompt_length,
+                    cached_tokens=request.cached_tokens,
+                    completion_tokens=completion_tokens,
                 )
-            await context.write(response)
+            await context.write(
+                GenerateResponse(
+                    token_ids=piece.token_ids,
+                    text=piece.text,
+                    finish_reason=finish_reason,
+                    usage=usage,
+                )
+            )
         log.debug(
             "answered: request=%s prompt_tokens=%d cached_tokens=%d completion_tokens=%d",
             request.request_id,

@@ -40,10 +40,6 @@ class Output:
             return self._ended(FinishReason.FINISH_REASON_LENGTH, before=text)
         return Delta(text, FinishReason.FINISH_REASON_UNSPECIFIED, is_stop_token=False)
 
-    def cut(self) -> Delta:
-        """End the answer here because there is no room for another token."""
-        return self._ended(FinishReason.FINISH_REASON_LENGTH)
-
     def _ended(
         self, reason: FinishReason.ValueType, *, before: str = "", is_stop_token: bool = False
     ) -> Delta:

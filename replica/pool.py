@@ -30,16 +30,16 @@ class Pool:
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
         self.num_slots = num_slots
         self.num_free = num_slots
-        self._stack = np.arange(num_slots, dtype=np.int32)
+        self._stack = np.arange(num_slots, dtype=np.int32)[::-1].copy()
         self._is_free = np.ones(num_slots, dtype=np.bool_)
         self._position = np.zeros(num_slots, dtype=np.int64)  # scratch to find duplicates
 
     def alloc(self, count: int) -> SlotArray:
-        """`count` free slots (i32, [count]), in ascending order while the pool is fresh."""
+        """`count` free slots (i32, [count]); from a fresh pool 0, 1, 2, ... in this order."""
         if count > self.num_free:
             raise PoolError(f"need {count} slots, {self.num_free} free")
         self.num_free -= count
-        slots = self._stack[self.num_free : self.num_free + count].copy()
+        slots = self._stack[self.num_free : self.num_free + count][::-1].copy()
         self._is_free[slots] = False
         return slots
 
@@ -54,5 +54,5 @@ class Pool:
         if self._is_free[slots].any() or (self._position[slots] != order).any():
             raise PoolError("a slot is freed twice")
         self._is_free[slots] = True
-        self._stack[self.num_free : self.num_free + slots.size] = slots
+        self._stack[self.num_free : self.num_free + slots.size] = slots[::-1]
         self.num_free += slots.size

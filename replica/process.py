@@ -35,6 +35,7 @@ class Running:
 
     port: int
     metrics_port: int
+    metrics: Metrics
     _engine: EngineThread
     _server: Server
 
@@ -65,7 +66,6 @@ async def running(
         max_waiting=settings.max_waiting,
     )
     lease = Lease(
-        replica_id=settings.replica_id,
         model=model_id,
         page_size=settings.page_size,
         block_size=settings.block_size,
@@ -85,7 +85,7 @@ async def running(
         seeds=random.Random(),
     )
     server = Server(
-        InferenceService(engine, reader, codec, metrics),
+        InferenceService(engine, reader, metrics),
         ReplicaService(
             engine,
             codec,
@@ -115,7 +115,7 @@ async def running(
                 else unannounced(delta_log, metrics)
             )
             async with announcement:
-                yield Running(server.port, metrics_port, engine, server)
+                yield Running(server.port, metrics_port, metrics, engine, server)
         finally:
             await server.stop()
             await engine.stop()

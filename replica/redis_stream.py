@@ -21,7 +21,7 @@ class RedisStream:
         self._answers = True
 
     def send(self, batch: Batch) -> bool:
-        """Whether Redis took it. If not it may have it all the same: its seq shows a second copy."""
+        """Whether Redis took it. If not it may have it all the same; its seq tells copies."""
         try:
             with self._client.pipeline(transaction=False) as pipe:
                 pipe.xadd(
@@ -32,7 +32,7 @@ class RedisStream:
                 )
                 pipe.expire(self._stream, keys.STREAM_TTL_S)
                 pipe.execute()
-        except redis.RedisError as error:
+        except (redis.RedisError, OSError) as error:
             self._metrics.publish_failures.inc()
             if self._answers:
                 log.warning("cannot publish, will retry: stream=%s error=%s", self._stream, error)

@@ -53,7 +53,7 @@ class Registry:
                 pipe.zadd(members, {lease.replica_id: now_s})
                 pipe.zremrangebyscore(members, "-inf", now_s - keys.LEASE_TTL_S)
                 await pipe.execute()
-        except redis.RedisError as error:
+        except (redis.RedisError, OSError) as error:
             self._metrics.lease_failures.inc()
             if self._known is not False:
                 log.warning("cannot renew the lease, will retry: key=%s error=%s", key, error)
@@ -72,6 +72,6 @@ class Registry:
                 pipe.delete(keys.lease(self._cluster, replica_id))
                 pipe.zrem(keys.members(self._cluster), replica_id)
                 await pipe.execute()
-        except redis.RedisError as error:
+        except (redis.RedisError, OSError) as error:
             self._metrics.lease_failures.inc()
             log.warning("cannot withdraw the lease, it will run out: error=%s", error)

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from replica.output import Output
 from replica.sampling import Sampling
 from replica.sequence import Sequence
-from replica.stream import TokenStream
+from replica.stream import AnswerStream
 
 
 class RequestState(Enum):
@@ -29,16 +30,18 @@ class Request:
 
     request_id: str
     sequence: Sequence
-    stream: TokenStream
     sampling: Sampling
-    max_tokens: int
-    """Those asked for, or fewer where context or pool end."""
+    """`max_tokens` are those asked for, or fewer where context or pool end."""
+    output: Output
+    stream: AnswerStream
     priority: int
     arrived_s: float
     deadline_s: float | None
     state: RequestState = RequestState.WAITING
     cached_tokens: int = 0
     """Prompt tokens reused rather than computed."""
+    reached: int = 0
+    """The most positions it ever held; what it gets back after a preemption is not reuse."""
     uncached: int = field(init=False)
     """Tokens to compute before the next output token, as last looked up in the tree."""
     last_token_s: float | None = None

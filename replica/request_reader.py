@@ -1,6 +1,7 @@
 """From the wire to a Request, or to an error that says what is wrong with it."""
 
 import asyncio
+import dataclasses
 import random
 import time
 import uuid
@@ -12,10 +13,11 @@ from proto.errors import InvalidRequest, UnknownModel
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from proto.text import TextCodec
 from replica.models.interface import ModelConfig
+from replica.output import Output
 from replica.request import Request
 from replica.sampling import sampling_of
 from replica.sequence import Sequence
-from replica.stream import TokenStream
+from replica.stream import AnswerStream
 
 
 class RequestReader:
@@ -54,6 +56,8 @@ class RequestReader:
             seeds=self._seeds,
         )
         prompt = await self._prompt(message)
+        max_tokens = min(sampling.max_tokens, self._room(len(prompt)))
+        sampling = dataclasses.replace(sampling, max_tokens=max_tokens)
         return Request(
             request_id=message.request_id or uuid.uuid4().hex,
             sequence=Sequence(
@@ -61,9 +65,9 @@ class RequestReader:
                 extra_key=message.extra_key,
                 cache_salt=message.cache_salt,
             ),
-            stream=TokenStream(),
             sampling=sampling,
-            max_tokens=min(sampling.max_tokens, self._room(len(prompt))),
+            output=Output(sampling, self._codec.detokenizer()),
+            stream=AnswerStream(),
             priority=message.priority,
             arrived_s=arrived_s,
             deadline_s=None if time_remaining_s is None else arrived_s + time_remaining_s,

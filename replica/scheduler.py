@@ -11,10 +11,10 @@ from replica.cache import Cache
 from replica.request import Request, RequestState
 
 AGING = 0.1
-"""Part of the prefill possible while a request waited by which it counts as smaller."""
+"""A waiting prompt counts as smaller by this part of what could be computed meanwhile."""
 
 DECODE_RESERVE_TOKENS = 64
-"""Output tokens of each admitted request that admission keeps slots for; others may preempt."""
+"""Output tokens of each request that admission keeps slots for; more may cost a preemption."""
 
 SHARED_TOKENS = 32
 """Two prompts that share this much of what is uncached are not computed in the same step."""
@@ -77,7 +77,7 @@ class Scheduler:
     def plan(self, now_s: float) -> Plan:
         """Choose and allocate the next step. An empty plan: there is nothing to do."""
         plan = Plan(self._plan_decodes())
-        if self.waiting or self.prefilling:
+        if self.prefilling or (self.waiting and len(self.running) < self._max_running):
             self._refresh()
             self._plan_chunks(plan, now_s)
             while plan.is_empty:
@@ -91,6 +91,7 @@ class Scheduler:
         request = chunk.request
         is_last = chunk.is_last
         request.sequence.computed += chunk.num_tokens
+        request.reached = max(request.reached, request.sequence.computed)
         request.uncached = request.sequence.remaining
         self._cache.checkpoint(request.sequence)
         if is_last:
@@ -100,7 +101,7 @@ class Scheduler:
 
     def measure_prefill(self, num_tokens: int, duration_s: float) -> None:
         """A step with `num_tokens` of prompt took `duration_s`, decodes beside it included."""
-        rate = num_tokens / max(duration_s, 1e-6)
+        rate = num_tokens / duration_s
         known = self.prefill_tokens_per_s
         self.prefill_tokens_per_s = rate if known == 0.0 else 0.9 * known + 0.1 * rate
 
@@ -158,12 +159,13 @@ class Scheduler:
             if any(self._shares(request, chunk) for chunk in plan.chunks):
                 continue
             if request.state is RequestState.WAITING:
-                # Who comes first and does not fit holds up those behind, so that it does not starve.
+                # Who comes first and does not fit holds up those behind, lest it starve.
                 admitting = admitting and self._admit(request)
                 if not admitting:
                     continue
             else:
-                self._acquire(request)
+                self._cache.acquire(request.sequence)
+                self._count_reuse(request)
             sequence = request.sequence
             num_tokens = sequence.remaining
             if num_tokens > budget:
@@ -184,34 +186,34 @@ class Scheduler:
         self.waiting = self.waiting[count:] + self.waiting[:count]
 
     def _admit(self, request: Request) -> bool:
-        """Lock its prefix and let it in, if with that locked there are slots enough for the rest."""
+        """Lock its prefix and let it in, if there are then slots enough for the rest."""
         admitted = self.prefilling + self.running
         if len(admitted) >= self._max_running:
             return False
-        self._acquire(request)
+        self._cache.acquire(request.sequence)
         reserved = sum(_still_needed(other) for other in admitted)
         if admitted and self._cache.available < reserved + _still_needed(request):
             self._cache.release(request.sequence)
-            if request.generated == 0:
-                request.cached_tokens = 0
             return False
+        self._count_reuse(request)
         self.waiting.remove(request)
         self.prefilling.append(request)
         request.move(RequestState.PREFILL)
         return True
 
-    def _acquire(self, request: Request) -> None:
-        gained = self._cache.acquire(request.sequence)
-        request.uncached = request.sequence.remaining
+    @staticmethod
+    def _count_reuse(request: Request) -> None:
+        """What it holds beyond all it ever held was computed by others."""
+        computed = request.sequence.computed
         if request.generated == 0:
-            request.cached_tokens += gained
+            request.cached_tokens += max(computed - request.reached, 0)
+        request.reached = max(request.reached, computed)
+        request.uncached = request.sequence.remaining
 
     def _preempt(self, request: Request) -> None:
         """Take its slots: it waits again, and goes on from what the tree then holds of it."""
         self._leave(request)
         request.uncached = request.sequence.length
-        if request.generated == 0:
-            request.cached_tokens = 0
         self.waiting.append(request)
         request.move(RequestState.WAITING)
         self.preemptions += 1
@@ -246,5 +248,5 @@ class Scheduler:
 
 def _still_needed(request: Request) -> int:
     """Slots it will want: the rest of its prompt and the beginning of its answer."""
-    left = request.max_tokens - request.generated
+    left = request.sampling.max_tokens - request.generated
     return request.sequence.length - request.sequence.allocated + min(left, DECODE_RESERVE_TOKENS)

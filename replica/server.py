@@ -16,6 +16,9 @@ SERVICES = (
     replica_pb2.DESCRIPTOR.services_by_name["Replica"].full_name,
 )
 
+LAST_MESSAGES_S = 0.5
+"""Calls that watch health never end by themselves; all others are done sooner."""
+
 
 class Server:
     """Listens once made; its health says SERVING from `start` to `drain`."""
@@ -60,5 +63,5 @@ class Server:
         await self._health.enter_graceful_shutdown()
 
     async def stop(self) -> None:
-        """Cancel what still runs."""
-        await self._server.stop(None)
+        """Cancel what still runs, once last messages have had the time to leave."""
+        await self._server.stop(LAST_MESSAGES_S)

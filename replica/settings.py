@@ -73,6 +73,14 @@ class ReplicaSettings(BaseSettings):
             raise ValueError(f"chunk_size {self.chunk_size} is below page_size {self.page_size}")
         return self
 
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        if self.redis_url and self.host in ("0.0.0.0", "[::]") and not self.advertise_address:
+            raise ValueError(
+                f"host {self.host} is no address that routers can reach: set advertise_address"
+            )
+        return self
+
 
 def read_settings(arguments: list[str]) -> ReplicaSettings:
     """Settings from flags, then environment, then defaults.

@@ -1,12 +1,13 @@
 """Fixtures that several subjects share: redis-server, the model's file, golden files."""
 
-import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
+from router.cli.model import model_path
 from router.cli.redis_server import redis_server
 
 
@@ -18,6 +19,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def rewrite(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be written instead of compared."""
     return bool(request.config.getoption("--rewrite"))
+
+
+@pytest.fixture(autouse=True)
+def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tiny models are faster on one thread, the more so on busy cores; the real one takes all."""
+    torch = sys.modules.get("torch")
+    if torch is None or request.node.get_closest_marker("model"):
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +51,7 @@ def redis_url(redis_process_url: str) -> str:
 
 def smollm2_file() -> Path:
     """Where `make model` puts SmolLM2-135M-Instruct."""
-    cache = Path(os.environ.get("PREFIXLB_CACHE_DIR", "~/.cache/prefixlb")).expanduser()
-    path = cache / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    path = model_path()
     if not path.exists():
         raise FileNotFoundError(f"no model at {path}: run make model")
     return path

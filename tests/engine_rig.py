@@ -1,34 +1,36 @@
 """An engine without threads or wire, whose books are checked after every step."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from prometheus_client import CollectorRegistry
 
+from proto.detokenizer import Detokenizer
 from proto.errors import LBError
-from proto.prefixlb.v1.inference_pb2 import SamplingParams
+from proto.prefixlb.v1.inference_pb2 import FINISH_REASON_UNSPECIFIED, FinishReason, SamplingParams
 from radix_rs import Tree, derive_hash_key
 from replica.cache import Cache
 from replica.delta_log import DeltaLog
 from replica.engine import Engine
 from replica.metrics import Metrics
 from replica.models.interface import Model
+from replica.output import Output
 from replica.pool import Pool
 from replica.request import Request
 from replica.sampling import sampling_of
 from replica.scheduler import Scheduler
-from replica.sequence import Sequence
-from replica.stream import Finish, TokenStream
+from replica.sequence import Sequence as TokenSequence
+from replica.stream import AnswerStream
 from tests.fakes import FakeClock, FakeModel
-
-STEP_S = 0.01
 
 
 @dataclass
 class Answer:
     tokens: list[int] = field(default_factory=list)
-    end: Finish | LBError | None = None
+    finish_reason: FinishReason.ValueType = FINISH_REASON_UNSPECIFIED
+    error: LBError | None = None
 
 
 class EngineRig:
@@ -43,9 +45,9 @@ class EngineRig:
         max_running: int = 16,
         max_backlog_bytes: int = 1 << 20,
     ) -> None:
-        self.model = model or FakeModel()
-        config = self.model.config
         self.clock = FakeClock()
+        self.model = model or FakeModel(self.clock)
+        config = self.model.config
         self.tree = Tree(
             page_size=page_size,
             block_size=block_size,
@@ -87,22 +89,27 @@ class EngineRig:
         cache_salt: str = "",
         priority: int = 0,
         timeout_s: float | None = None,
-        sampling: SamplingParams | None = None,
+        stop_token_ids: Sequence[int] = (),
     ) -> Request:
+        """Greedy, and ended by `stop_token_ids` or `max_tokens` alone."""
+        params = SamplingParams(
+            max_tokens=max_tokens, ignore_eos=True, stop_token_ids=stop_token_ids
+        )
+        checked = sampling_of(
+            params,
+            vocab_size=self.model.config.vocab_size,
+            eos_token_ids=self.model.config.eos_token_ids,
+            seeds=random.Random(0),
+        )
         now_s = self.clock()
         request = Request(
             request_id=f"request-{len(self.answers)}",
-            sequence=Sequence(
+            sequence=TokenSequence(
                 np.array(prompt, dtype=np.uint32), extra_key=extra_key, cache_salt=cache_salt
             ),
-            stream=TokenStream(),
-            sampling=sampling_of(
-                sampling or SamplingParams(ignore_eos=True),
-                vocab_size=self.model.config.vocab_size,
-                eos_token_ids=self.model.config.eos_token_ids,
-                seeds=random.Random(0),
-            ),
-            max_tokens=max_tokens,
+            sampling=checked,
+            output=Output(checked, Detokenizer([])),
+            stream=AnswerStream(),
             priority=priority,
             arrived_s=now_s,
             deadline_s=None if timeout_s is None else now_s + timeout_s,
@@ -112,14 +119,13 @@ class EngineRig:
         return request
 
     def step(self) -> None:
-        for output in self.engine.step():
-            answer = self.answers[output.request]
-            assert answer.end is None
-            if output.token_id is not None:
-                answer.tokens.append(output.token_id)
-            answer.end = output.end
+        for progress in self.engine.step():
+            answer = self.answers[progress.request]
+            assert answer.finish_reason == FINISH_REASON_UNSPECIFIED and answer.error is None
+            answer.tokens += progress.token_ids
+            answer.finish_reason = progress.finish_reason
+            answer.error = progress.error
         self.scheduler.check()
-        self.clock.advance(STEP_S)
 
     def run(self) -> None:
         """Until nothing is left to do, and an idle step after it."""

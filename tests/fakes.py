@@ -1,4 +1,4 @@
-"""Stand-ins for unit tests: a clock that is told the time, a model whose answers can be foretold."""
+"""Stand-ins for unit tests: a clock moved by hand, a model whose answers can be foretold."""
 
 from collections.abc import Sequence
 
@@ -22,13 +22,15 @@ class FakeClock:
         self.now_s += seconds
 
 
-def next_token(tokens: Sequence[int]) -> int:
+def next_token(tokens: Sequence[int] | torch.Tensor) -> int:
     """What `FakeModel` says after `tokens`: every token and its place count."""
-    return sum((token + 1) * (place * place + 7) for place, token in enumerate(tokens)) % VOCAB_SIZE
+    known = torch.as_tensor(tokens)
+    places = torch.arange(len(known))
+    return int(((known + 1) * (places * places + 7)).sum()) % VOCAB_SIZE
 
 
 class FakeModel:
-    """Writes token and place where keys and values go, and derives the next token from what it reads there.
+    """Writes token and place where keys and values go; the next token follows from all it reads.
 
     One wrong slot in a table, and the answer is another one.
     """
@@ -51,10 +53,14 @@ class FakeModel:
     device = torch.device("cpu")
     dtype = torch.int64
 
-    def __init__(self) -> None:
+    def __init__(self, clock: FakeClock, forward_s: float = 0.01) -> None:
+        """A pass takes `forward_s` on `clock`."""
         self.batches: list[Batch] = []
+        self._clock = clock
+        self._forward_s = forward_s
 
     def forward(self, batch: Batch, pool: SlotPool) -> torch.Tensor:
+        self._clock.advance(self._forward_s)
         self.batches.append(batch)
         keys, values = pool.keys[0].view(-1), pool.values[0].view(-1)
         taken = 0
@@ -69,8 +75,8 @@ class FakeModel:
         for segment in batch.segments:
             if segment.wants_logits:
                 places = values[segment.slots]
-                assert places.tolist() == list(range(len(segment.slots)))
-                answers.append(next_token(keys[segment.slots].tolist()))
+                assert torch.equal(places, torch.arange(len(segment.slots)))
+                answers.append(next_token(keys[segment.slots]))
         logits = torch.zeros(len(answers), VOCAB_SIZE)
         logits[torch.arange(len(answers)), torch.tensor(answers, dtype=torch.int64)] = 1.0
         return logits

@@ -1,7 +1,11 @@
 """The demo's parts: the order of turns, what is sent, and a verdict that can say no."""
 
 import dataclasses
+import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -106,3 +110,19 @@ def test_report_shows_both_policies_side_by_side() -> None:
     rate = next(line for line in text.splitlines() if "token hit rate" in line)
     assert rate.split()[-4:] == ["80.0", "%", "40.0", "%"]
     assert "NO" not in text
+
+
+@pytest.mark.model
+@pytest.mark.redis
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_demo_holds_on_the_real_model(smollm2_path: Path) -> None:
+    command = [sys.executable, "-m", "router.cli", "demo", "--json", "--model", str(smollm2_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer = json.loads(done.stdout)
+    assert all(answer["claims"].values())
+    ours, other = answer["runs"]
+    assert (ours["requests"], ours["failed"]) == (len(schedule()), 0)
+    assert ours["prefilled_tokens"] < other["prefilled_tokens"] / 2
+    assert sum(replica["requests"] for replica in ours["replicas"]) == ours["requests"]

@@ -1,14 +1,15 @@
-"""The engine on a model whose answers can be foretold: right tokens, and every slot accounted for."""
+"""The engine on a model whose answers can be foretold: right tokens, no slot lost."""
 
 import random
 
 import pytest
 
 from proto.errors import DeadlineExceeded
+from proto.prefixlb.v1.inference_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP
 from replica.request import Request, RequestState
-from replica.stream import Finish
 from tests.engine_rig import EngineRig
 from tests.fakes import VOCAB_SIZE, next_token
+from tests.tiny_model import tiny_model
 
 
 def foretold(prompt: list[int], max_tokens: int) -> list[int]:
@@ -18,9 +19,15 @@ def foretold(prompt: list[int], max_tokens: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def numbers(count: int, seed: int) -> list[int]:
+def shape(rig: EngineRig) -> list[str]:
+    """The tree, a line a node: its depth as indentation and its length."""
+    lines = rig.tree.dump().splitlines()
+    return [line.split(" lock=")[0].rstrip() for line in lines]
+
+
+def numbers(count: int, seed: int, below: int = VOCAB_SIZE) -> list[int]:
     rng = random.Random(seed)
-    return [rng.randrange(VOCAB_SIZE) for _ in range(count)]
+    return [rng.randrange(below) for _ in range(count)]
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
@@ -44,7 +51,7 @@ def test_two_requests_share_their_system_prompt_and_nothing_else() -> None:
     second = rig.submit(system + numbers(10, seed=3), 5)
     rig.run()
     assert (first.cached_tokens, second.cached_tokens) == (0, 40)
-    assert rig.tree.stats().tokens == 40 + 2 * (10 + 4)
+    assert shape(rig) == ["root", "  40", "    10", "      4", "    10", "      4"]
 
 
 def test_with_sixteen_token_pages_the_same_requests_reuse_thirty_two() -> None:
@@ -67,7 +74,7 @@ def test_simultaneous_requests_with_one_prefix_compute_it_once() -> None:
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_tokens_are_the_same_in_any_company_under_eviction_and_preemption(
     seed: int, page_size: int
 ) -> None:
@@ -88,7 +95,7 @@ def test_tokens_are_the_same_in_any_company_under_eviction_and_preemption(
             rig.step()
     rig.run()
     for request, prompt, max_tokens in asked:
-        assert rig.answers[request].end is Finish.LENGTH
+        assert rig.answers[request].finish_reason == FINISH_REASON_LENGTH
         assert rig.answers[request].tokens == foretold(prompt, max_tokens)
     assert rig.scheduler.preemptions > 0
     assert rig.tree.stats().evicted_total > 0
@@ -116,11 +123,10 @@ def test_a_stop_token_ends_the_answer_and_is_not_part_of_it() -> None:
     prompt = numbers(10, seed=5)
     expected = foretold(prompt, 6)
     rig = EngineRig()
-    request = rig.submit(prompt, 100)
-    object.__setattr__(request.sampling, "stop_token_ids", frozenset({expected[4]}))
+    request = rig.submit(prompt, 100, stop_token_ids=[expected[4]])
     rig.run()
     assert rig.answers[request].tokens == expected[:4]
-    assert rig.answers[request].end is Finish.STOP
+    assert rig.answers[request].finish_reason == FINISH_REASON_STOP
     assert rig.tree.stats().tokens == 10 + 4
 
 
@@ -141,7 +147,7 @@ def test_a_request_past_its_deadline_leaves_before_the_next_step() -> None:
     running = rig.submit(numbers(3, seed=2), 100, timeout_s=0.035)
     rig.run()
     for request in (waiting, running):
-        assert isinstance(rig.answers[request].end, DeadlineExceeded)
+        assert isinstance(rig.answers[request].error, DeadlineExceeded)
         assert request.state is RequestState.FINISHED
     assert 0 < len(rig.answers[running].tokens) < 100
     assert rig.tree.stats().locks == 0
@@ -168,3 +174,25 @@ def test_tokens_after_a_flush_are_those_from_the_cache() -> None:
     answers.append(rig.generate(prompt, 8))
     assert [request.cached_tokens for request in rig.answers] == [0, 119, 0]
     assert answers == [foretold(prompt, 8)] * 3
+
+
+@pytest.mark.parametrize("chunk_size", [7, 32, 512])
+def test_a_real_model_says_the_same_alone_and_in_any_company(chunk_size: int) -> None:
+    model, _ = tiny_model()
+    rng = random.Random(chunk_size)
+    alone = EngineRig(model=model)
+    crowd = EngineRig(model=model, slots=300, chunk_size=chunk_size)
+    asked = []
+    for index in range(8):
+        stem = numbers(rng.randrange(60), seed=rng.randrange(3), below=model.config.vocab_size)
+        own = numbers(rng.randrange(1, 30), seed=50 + index, below=model.config.vocab_size)
+        prompt, max_tokens = [*stem, *own], rng.randrange(100, 210)
+        asked.append((prompt, max_tokens, crowd.submit(prompt, max_tokens)))
+        for _ in range(rng.randrange(4)):
+            crowd.step()
+    crowd.run()
+    assert crowd.tree.stats().evicted_total > 0
+    assert crowd.scheduler.preemptions > 0
+    for prompt, max_tokens, request in asked:
+        assert crowd.answers[request].tokens == alone.generate(prompt, max_tokens)
+        alone.engine.flush()

@@ -1,6 +1,8 @@
 """The `prefixlb` command: one file a subcommand, each with `add_parser` and `run`."""
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 
 from proto.errors import LBError, Unavailable
@@ -31,4 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.error(str(error))
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1

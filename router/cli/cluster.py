@@ -17,7 +17,6 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from proto.client import CHANNEL_OPTIONS
 from proto.errors import LBError
-from proto.prefixlb.v1.admin_pb2 import MirrorState
 from router.cli.child import Child
 from router.cli.fleet_view import view_fleet
 from router.cli.redis_server import free_ports, redis_command
@@ -86,7 +85,7 @@ class LocalCluster:
             port,
             metrics_port,
             ["--replica-id", name, "--model", str(self._model), *flags],
-            env={"OMP_NUM_THREADS": str(threads)},  # replicas share the cores instead of fighting
+            env={"REPLICA_THREADS": str(threads)},  # replicas share the cores instead of fighting
         )
 
     def _router(self, policy: str) -> Child:
@@ -139,17 +138,19 @@ class LocalCluster:
         self._wait("the router's mirrors", self.mirrored, deadline_s)
 
     def mirrored(self) -> bool:
-        """Whether the router follows the tree of every replica."""
+        """Whether the router follows every replica, these and no others, in its present life."""
         with contextlib.suppress(LBError):
-            following = [
-                view
+            following = {
+                view.status.lease.address
                 for view in view_fleet(self.router.address)
-                if view.status.live and view.status.mirror == MirrorState.MIRROR_STATE_STREAMING
-            ]
-            return len(following) == len(self.replicas)
+                if view.status.live and view.follows
+            }
+            return following == {replica.address for replica in self.replicas}
         return False
 
     def _wait(self, what: str, ready: Callable[[], bool], deadline_s: float) -> None:
+        if ready():
+            return
         self._report(f"waiting for {what}")
         while not ready():
             for child in self.children:
@@ -160,7 +161,7 @@ class LocalCluster:
                     f"gave up waiting for {what} after {self._start_timeout_s:.0f} s; "
                     f"logs are in {self.state_dir}"
                 )
-            time.sleep(0.05)
+            time.sleep(0.1)
 
     def restart_router(self, policy: str) -> None:
         """Replace the router by one with another policy at the same address."""

@@ -25,6 +25,12 @@ class ReplicaView:
         return self.status.lease.replica_id
 
     @property
+    def follows(self) -> bool:
+        """The mirror streams, and from the tree that the replica has now."""
+        streaming = self.status.mirror == MirrorState.MIRROR_STATE_STREAMING
+        return streaming and self.info is not None and self.status.epoch == self.info.lease.epoch
+
+    @property
     def mirror_equals_tree(self) -> bool:
         """Same place in the stream, same number of blocks, same digest."""
         if self.info is None:

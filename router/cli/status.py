@@ -79,7 +79,7 @@ def fleet_table(views: Sequence[ReplicaView]) -> Table:
 
 
 def percent(part: float, whole: float) -> str:
-    """ "41.7 %", or "-" of nothing."""
+    """As in 41.7 %, or - of nothing."""
     return f"{100 * part / whole:.1f} %" if whole else "-"
 
 

@@ -36,15 +36,21 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--port", type=int, default=30000, help="of the router (default: %(default)s)"
     )
-    parser.add_argument("--slots", type=int, metavar="N", help="tokens each replica can cache")
+    parser.add_argument(
+        "--slots",
+        type=int,
+        default=8192,
+        metavar="N",
+        help="tokens each replica can cache (default: %(default)s)",
+    )
     parser.add_argument("--policy", default="cost", help="of the router (default: cost)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 0 after Ctrl-C or SIGTERM, 1 if the router ended by itself."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)  # the terminal was closed
+    """Returns 0 after Ctrl-C, SIGTERM or a closed terminal, 1 if the router ended by itself."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     out = console.stdout()
     cluster = LocalCluster(
         model=args.model or fetch_model(),
@@ -52,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         replicas=args.replicas,
         policy=args.policy,
         port=args.port,
-        replica_flags=["--slots", str(args.slots)] if args.slots else [],
+        replica_flags=["--slots", str(args.slots)],
         report=lambda line: out.print(f"[dim]{line} ...[/]"),
     )
     with cluster:

@@ -30,7 +30,7 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
     """End-of-sequence token, stop token or stop text."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
-    """`max_tokens` reached, or the model's context is full."""
+    """`max_tokens` reached, or the model's context or the replica's pool is full."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper): ...
 
@@ -39,7 +39,7 @@ FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
 """End-of-sequence token, stop token or stop text."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
-"""`max_tokens` reached, or the model's context is full."""
+"""`max_tokens` reached, or the model's context or the replica's pool is full."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
@@ -182,7 +182,7 @@ class SamplingParams(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
-    """Tokens to generate at most; unset: 128. 0 is refused."""
+    """Tokens to generate at most; unset: 128. 0 is refused; more than context and pool can take is cut."""
     temperature: _builtins.float
     """0 (default): greedy. Otherwise logits are divided by it; at most 100."""
     top_k: _builtins.int

@@ -1,11 +1,12 @@
 //! Storing what a request computed.
 
+use std::ops::Range;
+
 use super::key::Run;
 use super::namespace::Namespace;
 use super::node::Node;
 use super::{Tree, TreeError};
 use crate::chain;
-use std::ops::Range;
 
 /// What an insert found and left.
 #[derive(Clone, Debug, PartialEq, Eq)]

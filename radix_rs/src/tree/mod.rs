@@ -34,6 +34,7 @@ mod lock;
 mod matching;
 mod namespace;
 mod node;
+mod nodes;
 mod snapshot;
 mod split;
 
@@ -50,7 +51,7 @@ pub use namespace::Namespace;
 use arena::Arena;
 use blocks::BlockLog;
 use namespace::Namespaces;
-use node::Nodes;
+use nodes::Nodes;
 
 /// See the [module](self).
 pub struct Tree {

@@ -6,10 +6,10 @@ import json
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
-from rich.console import Console
 
 from proto.client import CHANNEL_OPTIONS, Client, error_from_status
 from proto.errors import LBError
@@ -17,7 +17,7 @@ from proto.prefixlb.v1.replica_pb2 import FlushRequest, InfoResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from router.cli import console
 from router.cli.cluster import LocalCluster
-from router.cli.demo.play import play
+from router.cli.demo.play import Played, play
 from router.cli.demo.report import ReplicaTotals, Run, show, verdict
 from router.cli.demo.screen import Screen
 from router.cli.demo.workload import schedule
@@ -26,7 +26,7 @@ from router.cli.model import fetch_model
 
 REPLICAS = 2
 CONCURRENCY = 4
-SLOTS = 1400
+SLOTS = 1300
 """A replica's pool in tokens: two system prompts and a few conversations, then it must evict."""
 POLICY, BASELINE = "cost", "round_robin"
 QUIET_TIMEOUT_S = 15.0
@@ -62,10 +62,12 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         with cluster:
-            ours = run_policy(cluster, POLICY, out, quiet=args.json)
+            with Screen(out, quiet=args.json) as screen:
+                ours = run_policy(cluster, POLICY, screen)
             out.print(f"\nthe same workload under {BASELINE}")
             cluster.restart_router(BASELINE)
-            other = run_policy(cluster, BASELINE, out, quiet=args.json)
+            with Screen(out, quiet=args.json, brief=True) as screen:
+                other = run_policy(cluster, BASELINE, screen)
     except LBError as error:
         raise LBError(f"{error}\nlogs are in {state_dir}") from error
     claims = verdict(ours, other)
@@ -80,32 +82,37 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def run_policy(cluster: LocalCluster, policy: str, out: Console, *, quiet: bool) -> Run:
+def run_policy(cluster: LocalCluster, policy: str, screen: Screen) -> Run:
     """The workload on empty caches; figures are what this run added."""
     empty_caches(cluster)
     before = [info(replica.address) for replica in cluster.replicas]
     started_s = time.monotonic()
-    with Screen(out, quiet=quiet) as screen:
-        played = asyncio.run(
-            play(cluster.router.address, schedule(), concurrency=CONCURRENCY, screen=screen)
-        )
+    played = asyncio.run(
+        play(cluster.router.address, schedule(), concurrency=CONCURRENCY, screen=screen)
+    )
     duration_s = time.monotonic() - started_s
     views = when_quiet(cluster.router.address)
-    routes = [one.result.route for one in played if one.result and one.result.route]
-    replicas = []
-    for was, view in zip(before, views, strict=True):
-        if view.info is None:
-            raise LBError(f"{view.replica_id} no longer answers")
-        replicas.append(
-            ReplicaTotals.between(
-                was,
-                view.info,
-                requests=sum(route.replica == view.replica_id for route in routes),
-                mirror_blocks=view.status.count,
-                equal=view.mirror_equals_tree,
-            )
-        )
-    return Run(policy, duration_s, played, replicas)
+    totals = [totals_of(view, was, played) for view, was in zip(views, before, strict=True)]
+    return Run(policy, duration_s, played, totals)
+
+
+def totals_of(view: ReplicaView, before: InfoResponse, played: Sequence[Played]) -> ReplicaTotals:
+    """One replica's part of a run that began when it said `before`."""
+    if view.info is None:
+        raise LBError(f"{view.replica_id} no longer answers")
+    results = [one.result for one in played if one.result]
+    served = [one for one in results if one.route and one.route.replica == view.replica_id]
+    return ReplicaTotals(
+        replica=view.replica_id,
+        requests=len(served),
+        prompt_tokens=sum(result.prompt_tokens for result in served),
+        cached_tokens=sum(result.cached_tokens for result in served),
+        prefilled_tokens=view.info.prefilled_tokens - before.prefilled_tokens,
+        evicted_tokens=view.info.evicted_tokens - before.evicted_tokens,
+        mirror_blocks=view.status.count,
+        tree_blocks=view.info.count,
+        mirror_equals_tree=view.mirror_equals_tree,
+    )
 
 
 def empty_caches(cluster: LocalCluster) -> None:
@@ -118,7 +125,6 @@ def empty_caches(cluster: LocalCluster) -> None:
                 ReplicaStub(channel).Flush(FlushRequest(), timeout=5.0)
             except grpc.RpcError as error:
                 raise error_from_status(error.code(), error.details()) from error
-    cluster.wait_ready()
     when_quiet(cluster.router.address)
 
 

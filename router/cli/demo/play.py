@@ -9,7 +9,7 @@ from proto.errors import LBError
 from router.cli.demo.screen import Screen
 from router.cli.demo.workload import Turn
 
-MAX_TOKENS = 20
+MAX_TOKENS = 18
 REQUEST_TIMEOUT_S = 120.0
 
 

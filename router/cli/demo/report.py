@@ -8,7 +8,6 @@ from typing import Any
 from rich.console import Console
 
 from proto.client import Result
-from proto.prefixlb.v1.replica_pb2 import InfoResponse
 from router.cli import console
 from router.cli.demo.play import Played
 from router.cli.status import percent
@@ -28,27 +27,6 @@ class ReplicaTotals:
     tree_blocks: int
     mirror_equals_tree: bool
     """Once quiet: same epoch, seq, number of blocks and digest."""
-
-    @classmethod
-    def between(
-        cls,
-        before: InfoResponse,
-        after: InfoResponse,
-        *,
-        requests: int,
-        mirror_blocks: int,
-        equal: bool,
-    ) -> "ReplicaTotals":
-        """From what the replica said before and after the run."""
-        counters = ("prompt_tokens", "cached_tokens", "prefilled_tokens", "evicted_tokens")
-        return cls(
-            replica=after.lease.replica_id,
-            requests=requests,
-            mirror_blocks=mirror_blocks,
-            tree_blocks=after.count,
-            mirror_equals_tree=equal,
-            **{name: getattr(after, name) - getattr(before, name) for name in counters},
-        )
 
 
 @dataclass(frozen=True)

@@ -10,25 +10,32 @@ from rich.text import Text
 
 from proto.client import Result
 from router.cli.demo.workload import Turn
+from router.cli.status import percent
 
 HEADER = (
     f"{'':>3} {'conversation':<13} {'turn':>4}  {'replica':<10} {'reason':<7} "
     f"{'prompt':>6} {'cached':>6} {'ttft':>7}  answer"
 )
 REDRAW_PERIOD_S = 0.1
+BRIEF_STEP = 9
 
 
 class Screen:
-    """Where `play` reports to."""
+    """Where `play` reports to. Brief: a line for each BRIEF_STEP answers; quiet: none."""
 
-    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+    def __init__(self, console: Console, *, quiet: bool = False, brief: bool = False) -> None:
         self._console = Console(quiet=True) if quiet else console
+        self._brief = brief
+        self._answered = 0
+        self._prompt_tokens = 0
+        self._cached_tokens = 0
         self._streaming: dict[Turn, str] = {}
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._drawn_s = 0.0
 
     def __enter__(self) -> Self:
-        self._console.print(Text(HEADER, style="bold"))
+        if not self._brief:
+            self._console.print(Text(HEADER, style="bold"))
         if self._console.is_terminal:
             self._live.start()
         return self
@@ -50,18 +57,30 @@ class Screen:
             self._draw()
 
     def answered(self, turn: Turn, result: Result) -> None:
-        """The line of an answered request."""
+        """The line of an answered request, or of all so far."""
+        self._answered += 1
+        self._prompt_tokens += result.prompt_tokens
+        self._cached_tokens += result.cached_tokens
+        self._end(turn, self._so_far() if self._brief else self._request(turn, result))
+
+    def _so_far(self) -> Text | None:
+        if self._answered % BRIEF_STEP:
+            return None
+        rate = percent(self._cached_tokens, self._prompt_tokens)
+        return Text(f"{self._answered:>3} answered, {rate} of their prompt tokens were cached")
+
+    def _request(self, turn: Turn, result: Result) -> Text:
         replica, reason = ("-", "-")
         if result.route:
             replica, reason = result.route.replica, result.route.reason
+        hit = 2 * result.cached_tokens > result.prompt_tokens
         line = self._start(turn)
         line.append(f"{replica:<10} ", style=f"color({2 + sum(replica.encode()) % 5})")
         line.append(f"{reason:<7} {result.prompt_tokens:>6} ")
-        hit = 2 * result.cached_tokens > result.prompt_tokens
         line.append(f"{result.cached_tokens:>6} ", style="green" if hit else "yellow")
         line.append(f"{result.ttft_s or 0:>5.2f} s  ")
         line.append(one_line(result.text), style="italic")
-        self._end(turn, line)
+        return line
 
     def failed(self, turn: Turn, error: str) -> None:
         """The line of a request without an answer."""
@@ -73,9 +92,10 @@ class Screen:
         text = f"{turn.number:>3} {turn.conversation:<13} {turn.index + 1:>4}  "
         return Text(text, no_wrap=True, overflow="ellipsis")
 
-    def _end(self, turn: Turn, line: Text) -> None:
+    def _end(self, turn: Turn, line: Text | None) -> None:
         self._streaming.pop(turn, None)
-        self._console.print(line)
+        if line:
+            self._console.print(line)
         if self._live.is_started:
             self._draw()
 

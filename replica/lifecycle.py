@@ -1,0 +1,69 @@
+"""From a model on disk to a process that serves, drains on SIGTERM and ends on a second one."""
+
+import asyncio
+import logging
+import signal
+import sys
+
+import torch
+
+from proto.errors import InvalidModel, Unavailable
+from replica.models.load import LoadedModel, load_model
+from replica.process import running
+from replica.settings import ReplicaSettings
+
+log = logging.getLogger(__name__)
+
+
+def run(settings: ReplicaSettings, hash_key: bytes) -> int:
+    """The exit code: 0 after a signal, 1 if a port is taken, 2 for a model that cannot be run.
+
+    Raises what the engine dies of, should it die.
+    """
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    try:
+        loaded = load_model(settings.model, choose_device(settings.device))
+    except InvalidModel as error:
+        print(f"prefixlb replica: {error}", file=sys.stderr)
+        return 2
+    try:
+        asyncio.run(serve(settings, loaded, hash_key))
+    except Unavailable as error:
+        print(f"prefixlb replica: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def serve(settings: ReplicaSettings, loaded: LoadedModel, hash_key: bytes) -> None:
+    """Serve until a signal, then drain; a second signal ends the draining."""
+    stop, end = asyncio.Event(), asyncio.Event()
+
+    def on_signal(name: str) -> None:
+        log.info("signal: name=%s", name)
+        (end if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    async with running(settings, loaded, hash_key) as replica, asyncio.TaskGroup() as tasks:
+        engine = tasks.create_task(replica.failed())
+        await stop.wait()
+        drained, ended = tasks.create_task(replica.drain()), tasks.create_task(end.wait())
+        await asyncio.wait(
+            {drained, ended},
+            timeout=settings.drain_timeout_s,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        log.info("replica ends: drained=%s", drained.done())
+        for task in (engine, drained, ended):
+            task.cancel()
+
+
+def choose_device(wanted: str) -> torch.device:
+    """Raises InvalidModel if a GPU is wanted and there is none."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise InvalidModel("--device is cuda, but torch finds no CUDA device")
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(wanted)

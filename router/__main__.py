@@ -1,0 +1,239 @@
+"""The router process: builds every part, serves, drains on SIGTERM, ends on a second one."""
+
+import asyncio
+import logging
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from grpc import aio
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import aio as health_aio
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+from grpc_reflection.v1alpha import reflection
+from redis.asyncio import Redis
+
+from proto.prefixlb.v1 import admin_pb2, inference_pb2
+from proto.prefixlb.v1.admin_pb2_grpc import add_AdminServicer_to_server
+from proto.prefixlb.v1.inference_pb2_grpc import add_InferenceServicer_to_server
+from proto.secret import read_hash_secret
+from radix_rs import Router, derive_hash_key
+from router.admin import Admin
+from router.discovery import Discovery
+from router.discovery.redis import LeaseDiscovery
+from router.discovery.static import StaticDiscovery
+from router.fleet import Fleet
+from router.front import Front
+from router.health import Readiness
+from router.metrics import Metrics
+from router.metrics_page import metrics_page
+from router.redis_link import RedisLink, open_redis
+from router.replica_state import ask_lease
+from router.settings import RouterSettings, read_settings
+from router.subscriber import Subscriber
+from router.tokenizers import Tokenizers
+
+log = logging.getLogger("router")
+
+SERVICES = (
+    inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name,
+    admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name,
+    health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+    reflection.SERVICE_NAME,
+)
+
+LAST_MESSAGES_S = 0.5
+"""How long answers that are complete have to leave the process."""
+
+
+class CannotListen(Exception):
+    """A port is taken or an address is not this machine's."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a router is made of."""
+
+    router: Router
+    discovery: Discovery
+    subscriber: Subscriber
+    fleet: Fleet
+    front: Front
+    readiness: Readiness
+
+
+@dataclass(frozen=True)
+class Running:
+    """A router that serves."""
+
+    parts: Parts
+    port: int
+    metrics_port: int
+    _server: aio.Server
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take nothing new; return when the running requests are done or `timeout_s` is over."""
+        await self.parts.readiness.drain()
+        stopping = asyncio.create_task(self._server.stop(timeout_s))
+        idle = asyncio.create_task(self.parts.front.idle.wait())
+        await asyncio.wait({stopping, idle}, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+        # What is left are last messages on their way, and watchers of the health service.
+        await self._server.stop(LAST_MESSAGES_S)
+        await stopping
+
+
+@asynccontextmanager
+async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Running]:
+    """A router that serves until the end of the block. Raises CannotListen."""
+    metrics = Metrics(policy=settings.policy)
+    server = _server(settings.max_message_bytes)
+    port = _listen(server, settings.host, settings.port)
+    with ExitStack() as stack:
+        metrics_port = _serve_metrics(stack, metrics, settings)
+        async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
+            parts = _build(settings, hash_key, metrics, redis, tasks, server)
+            await parts.readiness.begin()
+            background = [
+                tasks.create_task(parts.fleet.follow(parts.discovery.views()), name="discovery"),
+                tasks.create_task(parts.subscriber.run(), name="subscriber"),
+                tasks.create_task(parts.readiness.run(), name="readiness"),
+            ]
+            try:
+                await server.start()
+                log.info(
+                    "router listens address=%s:%d metrics=%s:%d",
+                    *(settings.host, port, settings.metrics_host, metrics_port),
+                )
+                yield Running(parts, port, metrics_port, server)
+            finally:
+                await server.stop(0)
+                for task in background:
+                    task.cancel()
+                await parts.fleet.close()
+
+
+def _build(
+    settings: RouterSettings,
+    hash_key: bytes,
+    metrics: Metrics,
+    redis: Redis,
+    tasks: asyncio.TaskGroup,
+    server: aio.Server,
+) -> Parts:
+    """Every part, and who knows whom."""
+    rng = random.Random()
+    router = Router(
+        hash_key=hash_key,
+        policy=settings.policy,
+        k=settings.k,
+        decode_weight=settings.decode_weight,
+        seed=rng.getrandbits(64),
+    )
+    leases, deltas = RedisLink("leases"), RedisLink("deltas")
+    discovery: Discovery
+    links: Sequence[RedisLink]
+    if settings.replicas:
+        discovery, links = StaticDiscovery(settings.replicas, ask=ask_lease), (deltas,)
+    else:
+        discovery = LeaseDiscovery(redis, cluster=settings.cluster, link=leases, rng=rng)
+        links = (leases, deltas)
+    subscriber = Subscriber(redis, cluster=settings.cluster, link=deltas, rng=rng)
+    fleet = Fleet(
+        router=router,
+        subscriber=subscriber,
+        tokenizers=Tokenizers(rng=rng),
+        tasks=tasks,
+        max_message_bytes=settings.max_message_bytes,
+        rng=rng,
+    )
+    front = Front(
+        router=router,
+        fleet=fleet,
+        metrics=metrics,
+        retries=settings.retries,
+        max_inflight=settings.max_inflight,
+        rng=rng,
+    )
+    health = health_aio.HealthServicer()
+    readiness = Readiness(health, fleet, timeout_s=settings.ready_timeout_s)
+    metrics.watch(fleet, subscriber, router, links)
+    add_InferenceServicer_to_server(front, server)
+    add_AdminServicer_to_server(Admin(router=router, fleet=fleet), server)
+    add_HealthServicer_to_server(health, server)
+    reflection.enable_server_reflection(SERVICES, server)
+    return Parts(router, discovery, subscriber, fleet, front, readiness)
+
+
+def _server(max_message_bytes: int) -> aio.Server:
+    return aio.server(
+        options=[
+            ("grpc.so_reuseport", 0),  # a second router on the port is a mistake, not a helper
+            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", max_message_bytes),
+        ]
+    )
+
+
+def _listen(server: aio.Server, host: str, port: int) -> int:
+    """The port that was bound."""
+    try:
+        return server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise CannotListen(f"cannot listen on {host}:{port}: {error}") from error
+
+
+def _serve_metrics(stack: ExitStack, metrics: Metrics, settings: RouterSettings) -> int:
+    """The page's port; the page ends with `stack`."""
+    host, port = settings.metrics_host, settings.metrics_port
+    try:
+        return stack.enter_context(metrics_page(metrics.registry, host, port))
+    except OSError as error:
+        raise CannotListen(f"cannot serve metrics on {host}:{port}: {error}") from error
+
+
+async def serve(settings: RouterSettings, hash_key: bytes) -> None:
+    """Serve until a signal, then drain; a second signal ends the draining."""
+    stop, end = asyncio.Event(), asyncio.Event()
+
+    def on_signal(name: str) -> None:
+        log.info("signal signal=%s", name)
+        (end if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    async with running(settings, hash_key) as router:
+        await stop.wait()
+        drained = asyncio.create_task(router.drain(settings.drain_timeout_s))
+        ended = asyncio.create_task(end.wait())
+        await asyncio.wait({drained, ended}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (drained, ended):
+            task.cancel()
+        log.info("router ends in_flight=%d", router.parts.front.inflight)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code: 0 after a signal, 1 if a port is taken, 2 for a bad setting."""
+    settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+    logging.basicConfig(
+        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    try:
+        hash_key = derive_hash_key(read_hash_secret(settings.hash_secret_file))
+    except ValueError as error:
+        print(f"prefixlb router: --hash-secret-file: {error}", file=sys.stderr)
+        return 2
+    try:
+        asyncio.run(serve(settings, hash_key))
+    except CannotListen as error:
+        print(f"prefixlb router: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

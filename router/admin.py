@@ -1,0 +1,142 @@
+"""What operators and gateways ask: who would be picked, why, and how the fleet looks."""
+
+import time
+from collections.abc import Callable
+
+from grpc import aio
+
+from proto.errors import Unavailable, as_status
+from proto.prefixlb.v1 import admin_pb2, delta_pb2
+from proto.prefixlb.v1.admin_pb2_grpc import AdminServicer
+from proto.prefixlb.v1.inference_pb2 import GenerateRequest
+from radix_rs import Router
+from router.fleet import Fleet, Member
+from router.mirror import SyncState
+from router.prompt import Prompt, read_prompt
+from router.replica_state import Liveness
+
+MIRROR_STATES = {
+    SyncState.COLD: admin_pb2.MIRROR_STATE_COLD,
+    SyncState.SNAPSHOT: admin_pb2.MIRROR_STATE_SNAPSHOT,
+    SyncState.STREAMING: admin_pb2.MIRROR_STATE_STREAMING,
+}
+
+
+class Admin(AdminServicer):
+    """Reads the same parts as the front and changes nothing."""
+
+    def __init__(
+        self, *, router: Router, fleet: Fleet, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._router = router
+        self._fleet = fleet
+        self._clock = clock
+
+    async def Pick(
+        self,
+        request: admin_pb2.PickRequest,
+        context: aio.ServicerContext[admin_pb2.PickRequest, admin_pb2.PickResponse],
+    ) -> admin_pb2.PickResponse:
+        async with as_status(context):
+            prompt = await read_prompt(request.request, self._fleet)
+            picked = self._pick(request.request, prompt)
+            if picked is None:
+                raise Unavailable(f"no replica of model {prompt.model!r} can take requests now")
+        return picked
+
+    async def Explain(
+        self,
+        request: admin_pb2.ExplainRequest,
+        context: aio.ServicerContext[admin_pb2.ExplainRequest, admin_pb2.ExplainResponse],
+    ) -> admin_pb2.ExplainResponse:
+        """Without a pick if no candidate is eligible: that is when one wants to see them."""
+        async with as_status(context):
+            prompt = await read_prompt(request.request, self._fleet)
+            explained = admin_pb2.ExplainResponse(
+                pick=self._pick(request.request, prompt),
+                candidates=self._candidates(request.request, prompt),
+            )
+        return explained
+
+    async def ListReplicas(
+        self,
+        request: admin_pb2.ListReplicasRequest,
+        context: aio.ServicerContext[admin_pb2.ListReplicasRequest, admin_pb2.ListReplicasResponse],
+    ) -> admin_pb2.ListReplicasResponse:
+        members = sorted(self._fleet.members.items())
+        return admin_pb2.ListReplicasResponse(
+            replicas=[self._status(member) for _, member in members]
+        )
+
+    def _pick(self, request: GenerateRequest, prompt: Prompt) -> admin_pb2.PickResponse | None:
+        pick = self._router.pick(
+            prompt.tokens,
+            model=prompt.model,
+            extra_key=request.extra_key,
+            cache_salt=request.cache_salt,
+            exclude=[],
+            now_s=self._clock(),
+            dry=True,
+        )
+        if pick is None:
+            return None
+        state = self._fleet.replica(pick.replica)
+        prompt_tokens = len(prompt.tokens)
+        return admin_pb2.PickResponse(
+            replica_id=pick.replica,
+            address=state.lease.address,
+            prompt_tokens=prompt_tokens,
+            matched_tokens=state.reusable(pick.matched, prompt_tokens),
+            reason=admin_pb2.PickReason.Value(f"PICK_REASON_{pick.reason.upper()}"),
+        )
+
+    def _candidates(self, request: GenerateRequest, prompt: Prompt) -> list[admin_pb2.Candidate]:
+        return [
+            admin_pb2.Candidate(
+                replica_id=each.replica,
+                eligible=each.eligible,
+                matched_tokens=each.matched,
+                expected_tokens=each.expected,
+                ahead_tokens=each.ahead,
+                delayed_requests=each.delayed_requests,
+                decode_pressure_tokens=each.decode_pressure,
+                cost_tokens=each.cost,
+            )
+            for each in self._router.explain(
+                prompt.tokens,
+                model=prompt.model,
+                extra_key=request.extra_key,
+                cache_salt=request.cache_salt,
+                now_s=self._clock(),
+            )
+        ]
+
+    def _status(self, member: Member) -> admin_pb2.ReplicaStatus:
+        state, sync = member.state, member.mirror
+        indexed, load = self._router.mirror(state.id), self._router.load(state.id)
+        return admin_pb2.ReplicaStatus(
+            lease=state.lease,
+            mirror=MIRROR_STATES[sync.state],
+            epoch=indexed.epoch,
+            seq=indexed.seq,
+            count=indexed.count,
+            digest=indexed.digest,
+            load=delta_pb2.Load(
+                running=load.running,
+                waiting=load.waiting,
+                pending_tokens=load.pending_tokens,
+                free_slots=load.free_slots,
+                evictable_slots=load.evictable_slots,
+                total_slots=load.total_slots,
+                draining=load.draining,
+            ),
+            in_flight=self._router.in_flight(state.id),
+            prompt_tokens=state.tokens.prompt,
+            available_tokens=state.tokens.available,
+            captured_tokens=state.tokens.captured,
+            delivered_tokens=state.tokens.delivered,
+            requests=state.tokens.requests,
+            gaps=sync.totals.gaps,
+            snapshots=sync.totals.snapshots,
+            live=state.liveness is Liveness.LIVE and not load.draining,
+        )

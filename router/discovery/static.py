@@ -1,0 +1,67 @@
+"""Replicas by a fixed list of addresses; each says itself who it is."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+from grpc import aio
+
+from proto.prefixlb.v1.delta_pb2 import Lease
+from router.replica_state import failure
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 1.0
+"""Between two rounds of questions."""
+
+
+class StaticDiscovery:
+    """Asks every address who it is, again and again, so that a restart shows as a new epoch.
+
+    An address that does not answer keeps the replica that was last there: whether it can be picked
+    is for its health to say.
+    """
+
+    def __init__(self, addresses: Sequence[str], *, ask: Callable[[str], Awaitable[Lease]]) -> None:
+        """`ask` returns the lease of the replica at an address or raises AioRpcError."""
+        self._addresses = addresses
+        self._ask = ask
+        self._leases: dict[str, Lease] = {}
+        """By address."""
+        self._told: set[str] = set()
+        """Complaints that still hold."""
+
+    async def views(self) -> AsyncIterator[Mapping[str, Lease]]:
+        while True:
+            await asyncio.gather(*(self._refresh(address) for address in self._addresses))
+            yield self._view()
+            await asyncio.sleep(PERIOD_S)
+
+    async def _refresh(self, address: str) -> None:
+        complaint = f"replica does not answer address={address}"
+        try:
+            lease = await self._ask(address)
+        except aio.AioRpcError as error:
+            if complaint not in self._told:
+                self._told.add(complaint)
+                log.warning("%s error=%s", complaint, failure(error))
+            return
+        self._told.discard(complaint)
+        known = self._leases.get(address)
+        if known is None or known.replica_id != lease.replica_id:
+            log.info("replica answers address=%s replica=%s", address, lease.replica_id)
+        lease.address = address  # what it calls itself may not be reachable from here
+        self._leases[address] = lease
+
+    def _view(self) -> dict[str, Lease]:
+        view: dict[str, Lease] = {}
+        for address in self._addresses:
+            lease = self._leases.get(address)
+            if lease is None:
+                continue
+            first = view.setdefault(lease.replica_id, lease)
+            complaint = f"{first.address} and {address} are one replica={lease.replica_id}"
+            if first is not lease and complaint not in self._told:
+                self._told.add(complaint)
+                log.error("%s; the second address is ignored", complaint)
+        return view

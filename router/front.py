@@ -1,0 +1,249 @@
+"""The data plane: a request comes in, a replica is picked, its answer passes through.
+
+Nothing else touches a request's stream, so another data plane can take the place of this file.
+"""
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+from grpc import aio
+
+from proto.errors import LBError, Overloaded, Unavailable
+from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse
+from proto.prefixlb.v1.inference_pb2_grpc import InferenceServicer
+from radix_rs import Pick, Router
+from router.fleet import Fleet
+from router.metadata import passed
+from router.metrics import Metrics
+from router.prompt import Prompt, read_prompt
+from router.replica_state import ReplicaState
+
+log = logging.getLogger(__name__)
+
+Context = aio.ServicerContext[GenerateRequest, GenerateResponse]
+
+RETRY_PAUSE_S = 0.05
+"""Bound of the pause before the second retry, doubled with each one more; the first is at once."""
+
+RETRYABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
+"""Before the first message these say that another replica may serve the request."""
+
+DEADLINE_SLACK_S = 0.05
+"""A client whose deadline comes cancels a little before ours comes."""
+
+
+class ReplicaFailed(Exception):
+    """The replica did not serve the request and another may: nothing of an answer has come."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass
+class Course:
+    """How one request goes, for its metrics."""
+
+    started_s: float
+    model: str = ""
+    last_message_s: float | None = None
+
+
+class Front(InferenceServicer):
+    """Inference as a client sees it, over all replicas."""
+
+    def __init__(
+        self,
+        *,
+        router: Router,
+        fleet: Fleet,
+        metrics: Metrics,
+        retries: int,
+        max_inflight: int,
+        rng: random.Random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._router = router
+        self._fleet = fleet
+        self._metrics = metrics
+        self._retries = retries
+        self._max_inflight = max_inflight
+        self._rng = rng
+        self._clock = clock
+        self.inflight = 0
+        self.idle = asyncio.Event()
+        """Set while nothing is in flight."""
+        self.idle.set()
+
+    async def Generate(self, request: GenerateRequest, context: Context) -> None:  # type: ignore[override]
+        course = Course(self._clock())
+        code = grpc.StatusCode.UNKNOWN  # what grpc makes of an error that is none of ours
+        try:
+            with self._admitted():
+                await self._serve(request, context, course)
+            code = grpc.StatusCode.OK
+        except LBError as error:
+            code = error.code
+            await context.abort(code, str(error))
+        except aio.AioRpcError as error:  # the replica's own refusal, word for word
+            code = error.code()
+            await context.abort(code, error.details() or "", passed(error.trailing_metadata()))
+        except (asyncio.CancelledError, aio.InternalError) as error:
+            # Either way the client has gone: a write to it may fail before we are told.
+            code = grpc.StatusCode.CANCELLED
+            if (left_s := context.time_remaining()) is not None and left_s < DEADLINE_SLACK_S:
+                code = grpc.StatusCode.DEADLINE_EXCEEDED
+            raise asyncio.CancelledError from error
+        finally:
+            self._metrics.requests.labels(model=course.model, code=code.name).inc()
+
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        if self.inflight >= self._max_inflight:
+            raise Overloaded(f"{self.inflight} requests are in flight, the most this router takes")
+        self.inflight += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self.inflight -= 1
+            if not self.inflight:
+                self.idle.set()
+
+    async def _serve(self, request: GenerateRequest, context: Context, course: Course) -> None:
+        prompt = await read_prompt(request, self._fleet)
+        course.model = request.model = prompt.model
+        request.request_id = request.request_id or uuid.uuid4().hex
+        if prompt.tokens and not request.HasField("tokens"):
+            request.tokens.ids.extend(prompt.tokens)
+        failed: list[str] = []
+        failure: ReplicaFailed | None = None
+        while len(failed) <= self._retries:
+            if len(failed) > 1:
+                await asyncio.sleep(self._rng.uniform(0, RETRY_PAUSE_S * 2 ** (len(failed) - 2)))
+            with self._picked(request, prompt, exclude=failed) as pick:
+                if pick is None:
+                    break
+                if failed:
+                    self._metrics.retries.inc()
+                try:
+                    await self._forward(request, context, pick, prompt, course)
+                    return
+                except ReplicaFailed as error:
+                    failure = error
+                    failed.append(pick.replica)
+                    log.warning("request=%s %s", request.request_id, error)
+        if failure is None:
+            raise Unavailable(f"no replica of model {prompt.model!r} can take requests now")
+        full = failure.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        raise (Overloaded if full else Unavailable)(
+            f"tried {', '.join(failed)}: {failure}"
+        ) from failure
+
+    @contextmanager
+    def _picked(
+        self, request: GenerateRequest, prompt: Prompt, exclude: list[str]
+    ) -> Iterator[Pick | None]:
+        """The pick; its prompt is in flight at the replica until the end of the block."""
+        pick = self._router.pick(
+            prompt.tokens,
+            model=prompt.model,
+            extra_key=request.extra_key,
+            cache_salt=request.cache_salt,
+            exclude=exclude,
+            now_s=self._clock(),
+        )
+        if pick is None:
+            yield None
+            return
+        self._metrics.picks.labels(reason=pick.reason).inc()
+        try:
+            yield pick
+        finally:
+            self._router.release(pick.ticket)
+
+    async def _forward(
+        self,
+        request: GenerateRequest,
+        context: Context,
+        pick: Pick,
+        prompt: Prompt,
+        course: Course,
+    ) -> None:
+        """Pass the replica's answer on. Raises ReplicaFailed only while there is none."""
+        state = self._fleet.replica(pick.replica)
+        call = state.generate(
+            request,
+            timeout_s=context.time_remaining(),
+            metadata=aio.Metadata(*passed(context.invocation_metadata())),
+        )
+        answered = False
+        try:
+            async for message in call:
+                if not answered:
+                    answered = True
+                    state.answered(call)
+                    self._router.prefilled(pick.ticket)
+                    await context.send_initial_metadata(
+                        (*passed(await call.initial_metadata()), *_decision(state, pick, prompt))
+                    )
+                await context.write(message)
+                self._observe(message, course)
+                if message.HasField("usage"):
+                    state.count(message.usage, pick)
+            context.set_trailing_metadata(passed(await call.trailing_metadata()))
+        except aio.AioRpcError as error:
+            self._failed(state, error.code(), error.details() or "", answered, error)
+            raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # the client has gone, or its deadline has come
+            self._failed(state, grpc.StatusCode.UNAVAILABLE, "it left the fleet", answered, error)
+        finally:
+            call.cancel()
+
+    def _failed(
+        self,
+        state: ReplicaState,
+        code: grpc.StatusCode,
+        details: str,
+        answered: bool,
+        cause: BaseException,
+    ) -> None:
+        """Say what a replica's failure means; returns if it is a plain refusal."""
+        if code is grpc.StatusCode.CANCELLED:  # not by us: it is shutting down
+            code = grpc.StatusCode.UNAVAILABLE
+        if code is grpc.StatusCode.UNAVAILABLE:
+            self._fleet.suspect(state, details)
+        if not answered and code in RETRYABLE:
+            raise ReplicaFailed(code, f"replica {state.id} failed: {details}") from cause
+        if code is grpc.StatusCode.UNAVAILABLE:
+            raise Unavailable(f"replica {state.id} failed during its answer: {details}") from cause
+
+    def _observe(self, message: GenerateResponse, course: Course) -> None:
+        now = self._clock()
+        if course.last_message_s is None:
+            self._metrics.first_token.labels(model=course.model).observe(now - course.started_s)
+        elif message.token_ids:
+            self._metrics.inter_token.labels(model=course.model).observe(
+                now - course.last_message_s
+            )
+        course.last_message_s = now
+
+
+def _decision(state: ReplicaState, pick: Pick, prompt: Prompt) -> tuple[tuple[str, str], ...]:
+    """What the router adds to the initial metadata; see inference.proto."""
+    matched = state.reusable(pick.matched, len(prompt.tokens))
+    return (
+        ("prefixlb-replica", pick.replica),
+        ("prefixlb-matched-tokens", str(matched)),
+        ("prefixlb-reason", pick.reason),
+    )

@@ -1,0 +1,248 @@
+"""Every metric of the router, with its help text.
+
+What concerns one replica is read from the fleet when the page is asked for, so that its series end
+when it leaves.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Info,
+    disable_created_metrics,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from radix_rs import Mirror as IndexedMirror
+from radix_rs import Router, RouterError
+from router.fleet import Fleet, Member
+from router.mirror import SyncState
+from router.redis_link import RedisLink
+from router.replica_state import Liveness
+from router.subscriber import Stream, Subscriber
+
+PREFIX = "prefixlb_router_"
+
+FIRST_TOKEN_BUCKETS = (
+    *(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75),
+    *(1.0, 1.5, 2.0, 3.5, 5.0, 7.5, 10.0, 20.0, 30.0, 60.0),
+)
+INTER_TOKEN_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+
+class Metrics:
+    """What is counted where it happens."""
+
+    def __init__(self, *, policy: str) -> None:
+        # A start time for each series would double the page.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            PREFIX + "requests",
+            "Requests that ended, by gRPC status.",
+            ["model", "code"],
+            registry=self.registry,
+        )
+        self.picks = Counter(
+            PREFIX + "picks",
+            "Replicas picked for requests, retries included, by what decided.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.retries = Counter(
+            PREFIX + "retries",
+            "Requests sent to another replica because one failed before it answered.",
+            registry=self.registry,
+        )
+        self.first_token = Histogram(
+            PREFIX + "time_to_first_token_seconds",
+            "From a request's arrival to the first message of its answer.",
+            ["model"],
+            buckets=FIRST_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+        self.inter_token = Histogram(
+            PREFIX + "inter_token_seconds",
+            "Between two messages of an answer that carry tokens.",
+            ["model"],
+            buckets=INTER_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+        Info(PREFIX + "build", "Version and policy of this router.", registry=self.registry).info(
+            {"version": version("prefixlb"), "policy": policy}
+        )
+
+    def watch(
+        self, fleet: Fleet, subscriber: Subscriber, router: Router, links: Sequence[RedisLink]
+    ) -> None:
+        """Show these parts on the page, as they are whenever it is asked for."""
+        self.registry.register(FleetCollector(fleet, subscriber, router))
+        self.registry.register(LinkCollector(links))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One replica as the page shows it."""
+
+    member: Member
+    stream: Stream
+    indexed: IndexedMirror
+    in_flight: int
+    now_s: float
+
+
+Read = Callable[[Reading], float]
+
+COUNTERS: tuple[tuple[str, str, Read], ...] = (
+    (
+        "completed_requests",
+        "Requests the replica completed; the four token counters are of these.",
+        lambda r: r.member.state.tokens.requests,
+    ),
+    ("prompt_tokens", "Tokens of their prompts.", lambda r: r.member.state.tokens.prompt),
+    (
+        "available_tokens",
+        "Prompt tokens that the replica with the best match had cached, by the mirrors.",
+        lambda r: r.member.state.tokens.available,
+    ),
+    (
+        "captured_tokens",
+        "Prompt tokens that the picked replica had cached, by its mirror.",
+        lambda r: r.member.state.tokens.captured,
+    ),
+    (
+        "delivered_tokens",
+        "Prompt tokens that the replica really reused; captured less these is the mirror's error.",
+        lambda r: r.member.state.tokens.delivered,
+    ),
+    ("delta_batches", "Delta batches read.", lambda r: r.member.mirror.totals.batches),
+    ("gaps", "Holes in the sequence of batches.", lambda r: r.member.mirror.totals.gaps),
+    ("new_epochs", "Restarts and flushes seen.", lambda r: r.member.mirror.totals.epochs),
+    (
+        "mismatches",
+        "Batches and snapshots whose count or digest contradicted the mirror.",
+        lambda r: r.member.mirror.totals.mismatches,
+    ),
+    (
+        "refused_batches",
+        "Batches that could not be read or had another block size or hash version.",
+        lambda r: r.member.mirror.totals.refused,
+    ),
+    ("snapshots", "Snapshots asked for.", lambda r: r.member.mirror.totals.snapshots),
+    (
+        "failed_snapshots",
+        "Snapshots that broke off or did not prove themselves.",
+        lambda r: r.member.mirror.totals.failed_snapshots,
+    ),
+)
+
+GAUGES: tuple[tuple[str, str, Read], ...] = (
+    (
+        "replica_up",
+        "1 while the replica can be picked as far as its health says.",
+        lambda r: r.member.state.liveness is Liveness.LIVE,
+    ),
+    ("in_flight_requests", "Requests of this router there now.", lambda r: r.in_flight),
+    ("mirror_blocks", "Blocks in the replica's mirror.", lambda r: r.indexed.count),
+    ("mirror_size_bytes", "Memory of the replica's mirror.", lambda r: r.indexed.size_bytes),
+    (
+        "delta_lag_seconds",
+        "From Redis' time stamp on the last batch to its arrival.",
+        lambda r: r.stream.lag_s,
+    ),
+    (
+        "delta_age_seconds",
+        "Since the last batch; above a few heartbeats the publisher is silent.",
+        lambda r: r.now_s - r.stream.since_s,
+    ),
+)
+
+
+class FleetCollector(Collector):
+    """Reads every member of the fleet; runs on the thread of the metrics page."""
+
+    def __init__(self, fleet: Fleet, subscriber: Subscriber, router: Router) -> None:
+        self._fleet = fleet
+        self._subscriber = subscriber
+        self._router = router
+
+    def collect(self) -> Iterator[Metric]:
+        readings = [r for member in list(self._fleet.members.values()) if (r := self._read(member))]
+        for name, text, read in COUNTERS:
+            counter = CounterMetricFamily(PREFIX + name, text, labels=["replica", "model"])
+            _fill(counter, readings, read)
+            yield counter
+        for name, text, read in GAUGES:
+            gauge = GaugeMetricFamily(PREFIX + name, text, labels=["replica", "model"])
+            _fill(gauge, readings, read)
+            yield gauge
+        yield _mirror_states(readings)
+        refused = GaugeMetricFamily(
+            PREFIX + "replica_refused",
+            "1 for a replica that is not used, by what contradicts its fleet.",
+            labels=["replica", "reason"],
+        )
+        for name, refusal in list(self._fleet.refusals.items()):
+            refused.add_metric([name, refusal.reason], 1)
+        yield refused
+
+    def _read(self, member: Member) -> Reading | None:
+        """None if the replica left since."""
+        replica = member.state.id
+        try:
+            return Reading(
+                member,
+                self._subscriber.stream(replica),
+                self._router.mirror(replica),
+                self._router.in_flight(replica),
+                time.monotonic(),
+            )
+        except (KeyError, RouterError):
+            return None
+
+
+def _fill(
+    family: CounterMetricFamily | GaugeMetricFamily, readings: Sequence[Reading], read: Read
+) -> None:
+    for reading in readings:
+        lease = reading.member.state.lease
+        family.add_metric([lease.replica_id, lease.model], read(reading))
+
+
+def _mirror_states(readings: Sequence[Reading]) -> GaugeMetricFamily:
+    states = GaugeMetricFamily(
+        PREFIX + "mirror_state",
+        "1 for the state the replica's mirror is in: cold, snapshot or streaming.",
+        labels=["replica", "state"],
+    )
+    for reading in readings:
+        for state in SyncState:
+            replica = reading.member.state.id
+            states.add_metric([replica, state.value], reading.member.mirror.state is state)
+    return states
+
+
+class LinkCollector(Collector):
+    """Whether Redis answers, for each use of it."""
+
+    def __init__(self, links: Sequence[RedisLink]) -> None:
+        self._links = links
+
+    def collect(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily(
+            PREFIX + "redis_up", "1 while Redis answers, by what it is asked for.", labels=["link"]
+        )
+        errors = CounterMetricFamily(
+            PREFIX + "redis_errors", "Commands that failed, by their use.", labels=["link"]
+        )
+        for link in self._links:
+            up.add_metric([link.name], link.up)
+            errors.add_metric([link.name], link.errors)
+        yield up
+        yield errors

@@ -1,0 +1,173 @@
+"""What the router keeps of one replica: lease, connection, whether it answers, totals."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from proto.prefixlb.v1.delta_pb2 import Lease
+from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse, Usage
+from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
+from proto.prefixlb.v1.replica_pb2 import (
+    InfoRequest,
+    SnapshotRequest,
+    SnapshotResponse,
+    TokenizerRequest,
+    TokenizerResponse,
+)
+from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
+from proto.text import TextCodec
+from radix_rs import Pick
+
+PROBE_TIMEOUT_S = 1.0
+SNAPSHOT_TIMEOUT_S = 60.0
+TOKENIZER_TIMEOUT_S = 60.0
+
+GenerateCall = aio.UnaryStreamCall[GenerateRequest, GenerateResponse]
+
+
+class Liveness(Enum):
+    LIVE = "live"  # answers, as far as its last request and its last check say
+    SUSPECT = "suspect"  # failed a request or its checks; not picked until a check succeeds
+
+
+class Health(Enum):
+    """Answer to one health check."""
+
+    SERVING = "serving"
+    REFUSING = "refusing"  # answers, and says that it does not serve
+    SILENT = "silent"  # no answer in time, or no connection
+
+
+@dataclass
+class TokenTotals:
+    """Of completed requests, since the replica joined."""
+
+    requests: int = 0
+    prompt: int = 0
+    available: int = 0
+    captured: int = 0
+    delivered: int = 0
+
+
+class ReplicaState:
+    """One replica while it is in the fleet's view; its connection closes when it leaves."""
+
+    def __init__(self, lease: Lease, *, max_message_bytes: int) -> None:
+        self.lease = lease
+        self.liveness = Liveness.LIVE
+        self.suspected = asyncio.Event()
+        """Set while SUSPECT."""
+        self.codec: TextCodec | None = None
+        """Its tokenizer, once fetched."""
+        self.tokens = TokenTotals()
+        self.calls: set[GenerateCall] = set()
+        """Requests on their way there or being answered."""
+        self.unanswered: set[GenerateCall] = set()
+        """Those whose first message has not come."""
+        self._channel = open_channel(lease.address, max_message_bytes)
+        self._inference = InferenceStub(self._channel)
+        self._replica = ReplicaStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+
+    @property
+    def id(self) -> str:
+        return self.lease.replica_id
+
+    def generate(
+        self, request: GenerateRequest, *, timeout_s: float | None, metadata: aio.Metadata
+    ) -> GenerateCall:
+        """Start the request; it belongs to `calls` until it is done."""
+        call = self._inference.Generate(request, timeout=timeout_s, metadata=metadata)
+        self.calls.add(call)
+        self.unanswered.add(call)
+        call.add_done_callback(self._done)
+        return call
+
+    def answered(self, call: GenerateCall) -> None:
+        """Its first message came."""
+        self.unanswered.discard(call)
+
+    def _done(self, call: Any) -> None:
+        self.calls.discard(call)
+        self.unanswered.discard(call)
+
+    def reusable(self, matched: int, prompt_tokens: int) -> int:
+        """Of `matched` tokens those it can really reuse: the prompt's last it always computes."""
+        page = self.lease.page_size or 1
+        return min(matched, max(0, prompt_tokens - 1) // page * page)
+
+    def count(self, usage: Usage, pick: Pick) -> None:
+        """A request of `pick` is complete."""
+        self.tokens.requests += 1
+        self.tokens.prompt += usage.prompt_tokens
+        self.tokens.available += self.reusable(pick.available, usage.prompt_tokens)
+        self.tokens.captured += self.reusable(pick.matched, usage.prompt_tokens)
+        self.tokens.delivered += usage.cached_tokens
+
+    def snapshot(self) -> AsyncIterator[SnapshotResponse]:
+        return aiter(self._replica.Snapshot(SnapshotRequest(), timeout=SNAPSHOT_TIMEOUT_S))
+
+    def tokenizer(self) -> AsyncIterator[TokenizerResponse]:
+        return aiter(self._replica.Tokenizer(TokenizerRequest(), timeout=TOKENIZER_TIMEOUT_S))
+
+    async def epoch(self) -> int:
+        """The epoch of its tree now. Raises AioRpcError."""
+        info = await self._replica.Info(InfoRequest(), timeout=PROBE_TIMEOUT_S)
+        return info.lease.epoch
+
+    async def health(self) -> Health:
+        request = health_pb2.HealthCheckRequest()
+        try:
+            answer = await self._health.Check(request, timeout=PROBE_TIMEOUT_S)
+        except aio.AioRpcError:
+            return Health.SILENT
+        serving = answer.status == health_pb2.HealthCheckResponse.SERVING
+        return Health.SERVING if serving else Health.REFUSING
+
+    def give_up_unanswered(self) -> None:
+        """End the calls that have no answer yet; whoever waits for one sees it cancelled."""
+        for call in list(self.unanswered):
+            call.cancel()
+
+    async def close(self) -> None:
+        """End every call and the connection."""
+        for call in list(self.calls):
+            call.cancel()
+        await self._channel.close()
+
+
+def open_channel(address: str, max_message_bytes: int) -> aio.Channel:
+    """A connection of its own, that comes back soon after its peer does."""
+    return aio.insecure_channel(
+        address,
+        options=[
+            ("grpc.enable_http_proxy", 0),  # replicas are dialled directly
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_retries", 0),  # only the front knows when a retry is safe
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 2000),  # an attempt to connect may take this long
+            ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", max_message_bytes),
+        ],
+    )
+
+
+def failure(error: Exception) -> str:
+    """An error on one line, for logs."""
+    if isinstance(error, aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error)
+
+
+async def ask_lease(address: str) -> Lease:
+    """The lease of the replica at `address`, by Replica.Info. Raises AioRpcError."""
+    async with open_channel(address, 2**20) as channel:
+        stub = ReplicaStub(channel)
+        info = await stub.Info(InfoRequest(), timeout=PROBE_TIMEOUT_S)
+    return info.lease

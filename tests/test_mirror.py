@@ -1,0 +1,352 @@
+"""A mirror against random histories of batches, with a scripted replica and no I/O."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import radix_rs
+from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent
+from proto.prefixlb.v1.replica_pb2 import SnapshotResponse
+from router.mirror import HELD_BYTES, Mirror, SyncState
+from tests import twins
+
+CORES = {"rust": radix_rs.Router, "python": twins.Router}
+BLOCK_SIZE = 2
+
+
+class Story:
+    """A replica's tree and stream, and the mirror that reads it."""
+
+    def __init__(self, core: str = "python", seed: int = 0) -> None:
+        self.rng = random.Random(seed)
+        self.router = CORES[core](hash_key=bytes(16))
+        self.router.add_replica("r", model="m", block_size=BLOCK_SIZE)
+        self.blocks = twins.Blocks()
+        self.epoch, self.seq = 1, 0
+        self.snapshot_gate = asyncio.Event()
+        self.snapshot_gate.set()
+        self.snapshot_fails = 0
+        self.snapshot_lies = 0
+        self.sleeps: list[float] = []
+        self.mirror = Mirror(
+            "r", router=self.router, snapshot=self.snapshot, rng=self.rng, sleep=self.sleep
+        )
+
+    async def sleep(self, pause_s: float) -> None:
+        self.sleeps.append(pause_s)
+        await asyncio.sleep(0)
+
+    def change(self) -> bytes:
+        """A random change of the tree, as its batch."""
+        if self.blocks.parents and self.rng.random() < 0.4:
+            leaf = self.rng.choice(self.blocks.leaves())
+            return self.batch(self.blocks.evict(leaf, self.rng.randint(1, 3)))
+        tokens = self.rng.choices(range(3), k=self.rng.randint(1, 4) * BLOCK_SIZE)
+        chain = twins.chain_hashes(tokens, hash_key=bytes(16), model="m", block_size=BLOCK_SIZE)
+        return self.batch(self.blocks.store(chain))
+
+    def restart(self) -> bytes:
+        self.epoch, self.seq = self.epoch + 1, 0
+        self.blocks = twins.Blocks()
+        return self.batch()
+
+    def batch(self, events: list[DeltaEvent] | None = None) -> bytes:
+        self.seq += 1
+        return self._message(events or []).SerializeToString()
+
+    def _message(self, events: list[DeltaEvent]) -> DeltaBatch:
+        return DeltaBatch(
+            epoch=self.epoch,
+            seq=self.seq,
+            block_size=BLOCK_SIZE,
+            hash_version=radix_rs.HASH_VERSION,
+            events=events,
+            count=self.blocks.count,
+            digest=self.blocks.digest,
+        )
+
+    async def snapshot(self) -> AsyncIterator[SnapshotResponse]:
+        chunks = [
+            SnapshotResponse(batch=self._message([event])) for event in self.blocks.snapshot()
+        ]
+        chunks.append(SnapshotResponse(batch=self._message([]), last=True))
+        for chunk in chunks:
+            await self.snapshot_gate.wait()
+            if self.snapshot_fails and chunk.last:
+                self.snapshot_fails -= 1
+                return
+            if self.snapshot_lies and chunk.last:
+                self.snapshot_lies -= 1
+                chunk.batch.digest ^= 1
+            yield chunk
+
+    def equal(self) -> bool:
+        mirror = self.router.mirror("r")
+        return (mirror.epoch, mirror.seq) == (self.epoch, self.seq) and self.router.blocks(
+            "r"
+        ) == sorted(self.blocks.parents)
+
+    async def settle(self) -> None:
+        """Let the mirror do all it can do now."""
+        for _ in range(20 + 2 * len(self.blocks.parents)):
+            await asyncio.sleep(0)
+
+
+class Told:
+    """`with Told(story):` runs the mirror's task."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+
+    async def __aenter__(self) -> Story:
+        self.task = asyncio.create_task(self.story.mirror.run())
+        return self.story
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def streaming(story: Story) -> None:
+    story.mirror.subscribed()
+    await story.settle()
+    assert story.mirror.state is SyncState.STREAMING
+
+
+async def test_cold_until_subscribed_then_one_snapshot_then_streaming() -> None:
+    story = Story()
+    for _ in range(5):
+        story.change()
+    async with Told(story):
+        await story.settle()
+        assert story.mirror.state is SyncState.COLD
+        assert story.mirror.totals.snapshots == 0
+        await streaming(story)
+        assert story.equal()
+        for _ in range(20):
+            story.mirror.batch(story.change())
+            assert story.equal()
+        assert story.mirror.totals.snapshots == 1
+
+
+async def test_a_gap_costs_exactly_one_snapshot_however_many_batches_come_meanwhile() -> None:
+    story = Story()
+    async with Told(story):
+        await streaming(story)
+        story.snapshot_gate.clear()
+        story.change()
+        for _ in range(500):
+            story.mirror.batch(story.change())
+            await asyncio.sleep(0)
+        assert story.mirror.state is SyncState.SNAPSHOT
+        story.snapshot_gate.set()
+        await story.settle()
+        assert story.equal()
+        assert (story.mirror.totals.gaps, story.mirror.totals.snapshots) == (1, 2)
+
+
+async def test_batches_during_a_snapshot_still_bring_the_newest_load() -> None:
+    story = Story()
+    async with Told(story):
+        await streaming(story)
+        story.snapshot_gate.clear()
+        story.change()
+        message = DeltaBatch.FromString(story.change())
+        message.load.waiting = 7
+        story.mirror.batch(message.SerializeToString())
+        assert story.mirror.state is SyncState.SNAPSHOT
+        assert story.router.load("r").waiting == 7
+
+
+async def test_what_is_known_stays_in_use_through_a_gap_and_not_through_a_new_epoch() -> None:
+    story = Story()
+    async with Told(story):
+        for _ in range(10):
+            story.change()
+        await streaming(story)
+        known = story.router.mirror("r").count
+        story.snapshot_gate.clear()
+        story.change()
+        story.mirror.batch(story.change())
+        await story.settle()
+        assert story.router.mirror("r").count == known > 0
+        story.snapshot_gate.set()
+        await story.settle()
+        assert story.equal()
+
+        story.snapshot_gate.clear()
+        story.mirror.batch(story.restart())
+        assert story.router.mirror("r").count == 0
+        assert story.mirror.totals.epochs == 1
+
+
+async def test_late_batches_of_an_epoch_that_is_over_do_no_harm() -> None:
+    story = Story()
+    async with Told(story):
+        await streaming(story)
+        late = [story.change() for _ in range(3)]
+        story.mirror.batch(story.restart())
+        await story.settle()
+        for batch in late:
+            story.mirror.batch(batch)
+        story.mirror.batch(story.change())
+        await story.settle()
+        assert story.equal()
+        assert story.mirror.totals.snapshots == 2
+
+
+async def test_another_epoch_told_elsewhere_than_in_the_stream_is_taken_up() -> None:
+    story = Story()
+    async with Told(story):
+        await streaming(story)
+        old = story.epoch
+        story.restart()
+        story.mirror.epoch_is(story.epoch)
+        await story.settle()
+        assert story.equal()
+        story.mirror.epoch_is(story.epoch)
+        story.mirror.epoch_is(old)  # a view that is late
+        await story.settle()
+        assert story.mirror.totals.snapshots == 2
+
+
+async def test_a_digest_that_contradicts_the_mirror_is_a_doubt() -> None:
+    story = Story()
+    async with Told(story):
+        await streaming(story)
+        wrong = DeltaBatch.FromString(story.change())
+        wrong.digest ^= 1
+        story.mirror.batch(wrong.SerializeToString())
+        assert story.mirror.state is SyncState.SNAPSHOT
+        await story.settle()
+        assert story.equal()
+        assert (story.mirror.totals.mismatches, story.mirror.totals.snapshots) == (1, 2)
+
+
+@pytest.mark.parametrize("core", CORES)
+async def test_a_snapshot_that_breaks_off_is_taken_again_after_growing_pauses(core: str) -> None:
+    story = Story(core)
+    for _ in range(10):
+        story.change()
+    story.snapshot_fails = 4
+    async with Told(story):
+        story.mirror.subscribed()
+        for _ in range(6):
+            await story.settle()
+        assert story.equal()
+        assert story.mirror.totals.failed_snapshots == 4
+        assert story.mirror.totals.snapshots == 5
+        pauses = story.sleeps[1:]
+        assert len(pauses) == 4
+        assert all(0.05 * 2**i <= pause <= 0.1 * 2**i for i, pause in enumerate(pauses))
+
+
+async def test_a_snapshot_whose_digest_contradicts_it_is_taken_again() -> None:
+    story = Story()
+    for _ in range(10):
+        story.change()
+    story.snapshot_lies = 1
+    async with Told(story):
+        story.mirror.subscribed()
+        for _ in range(3):
+            await story.settle()
+        assert story.equal()
+        totals = story.mirror.totals
+        assert (totals.mismatches, totals.failed_snapshots, totals.snapshots) == (1, 1, 2)
+
+
+async def test_batches_that_cannot_be_read_leave_nothing_known_until_one_can() -> None:
+    story = Story()
+    async with Told(story):
+        for _ in range(10):
+            story.change()
+        await streaming(story)
+        for nonsense in (b"", b"\xff\xff", story.batch()[:-3]):
+            story.mirror.batch(nonsense)
+        assert story.mirror.state is SyncState.COLD
+        assert story.router.mirror("r").count == 0
+        assert story.mirror.totals.refused == 3
+        story.mirror.batch(story.change())
+        await story.settle()
+        assert story.equal()
+
+
+async def test_another_block_size_in_the_stream_is_refused() -> None:
+    story = Story()
+    async with Told(story):
+        await streaming(story)
+        other = DeltaBatch.FromString(story.change())
+        other.block_size = 2 * BLOCK_SIZE
+        story.mirror.batch(other.SerializeToString())
+        assert story.mirror.state is SyncState.COLD
+        assert story.mirror.totals.refused == 1
+
+
+async def test_held_batches_are_bounded_and_what_was_dropped_shows_as_a_gap() -> None:
+    story = Story()
+    async with Told(story):
+        await streaming(story)
+        story.snapshot_gate.clear()
+        story.change()
+        story.mirror.batch(story.change())
+        await story.settle()
+        padding = b"\x7a" + b"\x80\x80\x80\x02" + bytes(2**22)  # an unknown field of 4 MiB
+        for _ in range(HELD_BYTES // 2**22 + 2):
+            story.mirror.batch(story.change() + padding)
+            assert story.mirror._held_bytes <= HELD_BYTES
+        story.snapshot_gate.set()
+        for _ in range(5):
+            await story.settle()
+        assert story.equal()
+        assert (story.mirror.totals.gaps, story.mirror.totals.snapshots) == (2, 3)
+
+
+Faults = st.lists(
+    st.sampled_from(["ok", "ok", "ok", "drop", "twice", "swap", "restart", "hold", "go", "fail"]),
+    max_size=60,
+)
+
+
+@pytest.mark.parametrize("core", CORES)
+@settings(deadline=None, max_examples=60)
+@given(faults=Faults, seed=st.integers(0, 1000))
+def test_any_history_of_faults_ends_equal_after_one_heartbeat(
+    core: str, faults: list[str], seed: int
+) -> None:
+    async def tell() -> None:
+        story = Story(core, seed)
+        kept: bytes | None = None
+        async with Told(story):
+            story.mirror.subscribed()
+            for fault in faults:
+                batch = story.restart() if fault == "restart" else story.change()
+                match fault:
+                    case "drop":
+                        continue
+                    case "twice":
+                        story.mirror.batch(batch)
+                    case "swap":
+                        kept, batch = batch, kept or story.batch()
+                    case "hold":
+                        story.snapshot_gate.clear()
+                    case "go":
+                        story.snapshot_gate.set()
+                    case "fail":
+                        story.snapshot_fails = 1
+                story.mirror.batch(batch)
+                await asyncio.sleep(0)
+            story.snapshot_gate.set()
+            for _ in range(4):
+                await story.settle()
+            story.mirror.batch(story.batch())
+            for _ in range(4):
+                await story.settle()
+            assert story.mirror.state is SyncState.STREAMING
+            assert story.equal()
+            story.router.check()
+
+    asyncio.run(tell())

@@ -1,0 +1,45 @@
+"""Slots come and go once each."""
+
+import numpy as np
+import pytest
+import torch
+
+from replica.pool import Pool, PoolError
+
+
+def make_pool(num_slots: int = 8) -> Pool:
+    return Pool(
+        num_slots=num_slots,
+        num_layers=2,
+        num_kv_heads=1,
+        head_dim=4,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+
+
+def test_a_fresh_pool_gives_slots_in_order_and_gives_them_again_once_freed() -> None:
+    pool = make_pool()
+    assert pool.alloc(3).tolist() == [0, 1, 2]
+    assert pool.alloc(2).tolist() == [3, 4]
+    pool.free(np.array([1, 2]))
+    assert pool.alloc(2).tolist() == [1, 2]
+    assert pool.num_free == 3
+
+
+def test_more_slots_than_are_free_are_refused() -> None:
+    pool = make_pool()
+    with pytest.raises(PoolError, match="need 9 slots, 8 free"):
+        pool.alloc(9)
+    assert pool.num_free == 8
+
+
+@pytest.mark.parametrize("slots", [[5], [0, 0], [0, 1, 0], [-1], [8]])
+def test_slots_freed_twice_or_foreign_are_refused_and_change_nothing(slots: list[int]) -> None:
+    pool = make_pool()
+    pool.alloc(3)
+    with pytest.raises(PoolError):
+        pool.free(np.array(slots))
+    assert pool.num_free == 5
+    pool.free(np.array([0, 1, 2]))
+    assert sorted(pool.alloc(8).tolist()) == list(range(8))

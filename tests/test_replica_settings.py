@@ -1,0 +1,62 @@
+"""Settings of a replica: flags, environment, and what is said about bad ones."""
+
+from pathlib import Path
+
+import pytest
+
+from replica.__main__ import main
+from replica.settings import read_settings
+
+
+def test_flags_go_before_the_environment_and_both_before_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REPLICA_SLOTS", "77")
+    monkeypatch.setenv("REPLICA_MAX_RUNNING", "3")
+    settings = read_settings(["--model", "m.gguf", "--slots", "99"])
+    assert (settings.slots, settings.max_running, settings.page_size) == (99, 3, 1)
+    assert settings.model == Path("m.gguf")
+    assert settings.redis_url is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaints"),
+    [
+        ([], ["--model: Field required"]),
+        (
+            ["--model", "x", "--slots", "0", "--port", "many"],
+            ["--port: Input should be a valid integer", "--slots: Input should be greater"],
+        ),
+        (["--model", "x", "--block-size", "24", "--page-size", "16"], ["24 is not a multiple"]),
+        (["--model", "x", "--chunk-size", "8", "--page-size", "16"], ["chunk_size 8 is below"]),
+        (["--model", "x", "--redis-url", "localhost"], ["--redis-url: String should match"]),
+        (
+            ["--model", "x", "--redis-url", "redis://r", "--host", "0.0.0.0"],
+            ["set advertise_address"],
+        ),
+        (["--model", "x", "--device", "tpu"], ["--device: Input should be 'auto', 'cpu' or"]),
+        (["--model", "x", "--hash-secret-file", "/nowhere"], ["--hash-secret-file: cannot read"]),
+    ],
+)
+def test_bad_values_end_the_start_with_a_line_each(
+    flags: list[str], complaints: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(flags)
+    except SystemExit as ended:
+        code = ended.code
+    lines = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert len(lines) == len(complaints)
+    for line, complaint in zip(lines, complaints, strict=True):
+        assert line.startswith("prefixlb replica:")
+        assert complaint in line
+
+
+def test_a_bad_value_in_the_environment_is_named_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REPLICA_PORT", "70000")
+    with pytest.raises(SystemExit):
+        read_settings(["--model", "x"])
+    assert "--port" in capsys.readouterr().err

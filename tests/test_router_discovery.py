@@ -1,0 +1,185 @@
+"""Who is in the fleet: by leases, by a list of addresses, and who is refused."""
+
+import asyncio
+import logging
+import random
+
+import grpc
+import pytest
+from redis.asyncio import Redis
+
+from proto import keys
+from proto.prefixlb.v1.delta_pb2 import Lease
+from router.discovery.redis import GRACE_S, LeaseDiscovery
+from router.redis_link import RedisLink, open_redis
+from tests.fake_replica import FakeReplica, replicas
+from tests.live_router import live_router, prompt_of, until
+
+pytestmark = pytest.mark.redis
+
+
+class Looks:
+    """One look after another at leases in a real Redis, by a clock of our own."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self.now_s = 0.0
+        self.discovery = LeaseDiscovery(
+            redis,
+            cluster="test",
+            link=RedisLink("leases"),
+            rng=random.Random(0),
+            clock=lambda: self.now_s,
+        )
+
+    async def lease(self, name: str, **fields: str) -> None:
+        lease = Lease(**{"replica_id": name, "address": f"{name}:1", **fields})
+        await self._redis.zadd(keys.members("test"), {name: 0})
+        await self._redis.set(keys.lease("test", name), lease.SerializeToString())
+
+    async def expire(self, name: str) -> None:
+        await self._redis.delete(keys.lease("test", name))
+
+    async def look(self, after_s: float = 0.5) -> set[str]:
+        self.now_s += after_s
+        return set(self.discovery._next_view(*await self.discovery._read()))
+
+
+async def test_a_member_without_a_lease_two_looks_in_a_row_is_dead(redis_url: str) -> None:
+    async with open_redis(redis_url) as redis:
+        looks = Looks(redis)
+        await looks.lease("a")
+        await looks.lease("b")
+        assert await looks.look() == {"a", "b"}
+        await looks.expire("a")
+        assert await looks.look() == {"a", "b"}
+        assert await looks.look() == {"b"}
+        await looks.lease("a")
+        assert await looks.look() == {"a", "b"}
+
+
+async def test_an_emptied_redis_keeps_everybody_for_the_time_they_need_to_come_back(
+    redis_url: str,
+) -> None:
+    async with open_redis(redis_url) as redis:
+        looks = Looks(redis)
+        await looks.lease("a")
+        await looks.lease("b")
+        await looks.look()
+        await redis.flushall()
+        assert await looks.look() == {"a", "b"}
+        await looks.lease("a")
+        assert await looks.look(GRACE_S - 0.5) == {"a", "b"}
+        assert await looks.look(0.6) == {"a"}
+
+
+async def test_what_is_no_lease_or_names_another_replica_is_left_out(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_redis(redis_url) as redis:
+        looks = Looks(redis)
+        await looks.lease("good")
+        await looks.lease("liar", replica_id="good")
+        await redis.zadd(keys.members("test"), {"noise": 0})
+        await redis.set(keys.lease("test", "noise"), b"\xff\xff")
+        assert await looks.look() == {"good"}
+        assert "lease is no Lease message replica=noise" in caplog.text
+        assert "lease of another replica=liar names=good" in caplog.text
+
+
+async def test_while_redis_is_away_no_view_comes_and_the_last_one_stands() -> None:
+    async with open_redis("redis://127.0.0.1:1/0") as redis:
+        looks = Looks(redis)
+        views = looks.discovery.views()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await anext(views)
+        assert not looks.discovery._link.up
+
+
+async def test_a_static_list_needs_no_leases(redis_url: str) -> None:
+    r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
+    prompt = prompt_of(40)
+    await r0.start(leased=False)
+    await r1.start(leased=False)
+    addresses = [r0.address, r1.address, "127.0.0.1:1"]
+    async with live_router(redis_url, replicas=addresses) as router:
+        await r1.store(prompt)
+        await router.synced(r0, r1)
+        answer = await router.generate(prompt)
+        assert (answer.replica, answer.usage.cached_tokens) == ("r1", 39)
+
+        await r1.kill()
+        assert (await router.generate(prompt)).replica == "r0"
+        assert set(router.parts.fleet.members) == {"r0", "r1"}  # the list is the list
+        await r1.restart()
+        await until(lambda: router.member(r1).state.liveness.value == "live")
+        await router.synced(r1)
+        assert router.parts.router.mirror("r1").count == 0
+    await r0.kill()
+    await r1.kill()
+
+
+async def test_an_address_that_is_taken_over_by_another_replica_is_that_replica(
+    redis_url: str,
+) -> None:
+    old, new = FakeReplica("old", redis_url), FakeReplica("new", redis_url)
+    await old.start(leased=False)
+    async with live_router(redis_url, replicas=[old.address]) as router:
+        await router.synced(old)
+        await old.kill()
+        new.port = old.port
+        await new.start(leased=False)
+        await until(lambda: set(router.parts.fleet.members) == {"new"})
+        await router.synced(new)
+    await new.kill()
+
+
+async def test_another_block_size_than_the_models_is_refused_loudly_and_used_once_it_fits(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    r0 = FakeReplica("r0", redis_url, block_size=4)
+    odd = FakeReplica("odd", redis_url, block_size=8)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        async with replicas(odd):
+            await until(lambda: "odd" in router.parts.fleet.refusals)
+            assert set(router.parts.fleet.members) == {"r0"}
+            (line,) = [r for r in caplog.records if "replica refused" in r.message]
+            assert line.levelno == logging.ERROR
+            assert "8" in line.getMessage() and "4" in line.getMessage()
+            page = await router.metrics()
+            refused = 'prefixlb_router_replica_refused{reason="block_size",replica="odd"} 1.0'
+            assert refused in page
+            for number in range(4):
+                assert (await router.generate([number])).replica == "r0"
+            router.parts.fleet.update({"odd": odd.lease()})  # the others have left
+            assert set(router.parts.fleet.members) == {"odd"}
+            assert refused not in await router.metrics()
+
+
+async def test_another_hash_version_is_refused(redis_url: str) -> None:
+    odd = FakeReplica("odd", redis_url, hash_version=99)
+    async with replicas(odd), live_router(redis_url) as router:
+        await until(lambda: "odd" in router.parts.fleet.refusals)
+        assert not router.parts.fleet.members
+        assert 'reason="hash_version",replica="odd"} 1.0' in await router.metrics()
+        assert (await router.generate([1])).code is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_replica_that_moves_to_another_address_is_another_life(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    prompt = prompt_of(40)
+    async with live_router(redis_url) as router:
+        async with replicas(r0):
+            await r0.store(prompt)
+            await router.synced(r0)
+            old = router.member(r0).state
+        r0.port = 0
+        r0.new_epoch()
+        async with replicas(r0):
+            await until(lambda: router.member(r0).state is not old)
+            await router.synced(r0)
+            assert router.member(r0).state.lease.address == r0.address
+            assert router.parts.router.mirror("r0").count == 0
+            assert (await router.generate(prompt)).code is grpc.StatusCode.OK

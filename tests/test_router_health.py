@@ -1,0 +1,160 @@
+"""When the router says that it serves, and how its process starts and ends."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
+from router.cli.redis_server import free_port
+from tests.fake_replica import FakeReplica, Script, replicas
+from tests.live_router import live_router, prompt_of, request_of, until
+
+pytestmark = pytest.mark.redis
+
+READINESS = ("", "readiness", "prefixlb.v1.Inference")
+
+
+async def test_not_serving_until_every_mirror_streams(redis_url: str) -> None:
+    r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
+    r1.snapshot_pause_s = 0.3
+    async with replicas(r0, r1), live_router(redis_url) as router:
+        assert [await router.serving(service) for service in READINESS] == [False] * 3
+        assert await router.serving("liveness")
+        await until(lambda: router.equal(r0))
+        assert not await router.serving()
+        await router.ready()
+        assert router.equal(r0) and router.equal(r1)
+        assert [await router.serving(service) for service in READINESS] == [True] * 3
+
+
+async def test_a_later_gap_does_not_take_the_router_out_of_service(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.ready()
+        r0.snapshot_pause_s = 0.2
+        await r0.flush()
+        await until(lambda: router.member(r0).mirror.state.value == "snapshot")
+        assert await router.serving()
+
+
+async def test_serving_after_the_timeout_whatever_is_missing(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.snapshot_fails = 10**9
+    async with replicas(r0), live_router(redis_url, ready_timeout_s=0.5) as router:
+        assert not await router.serving()
+        await router.ready(2.0)
+        await until(lambda: "r0" in router.parts.fleet.members)
+        assert not router.equal(r0)
+        assert (await router.generate([1])).code is grpc.StatusCode.OK
+
+
+async def test_a_suspect_replica_does_not_hold_up_readiness(redis_url: str) -> None:
+    r0, dead = FakeReplica("r0", redis_url), FakeReplica("dead", redis_url)
+    async with replicas(r0), live_router(redis_url, ready_timeout_s=60.0) as router:
+        dead.port = free_port()
+        router.parts.fleet.update({"r0": r0.lease(), "dead": dead.lease()})
+        router.parts.fleet.suspect(router.member(dead).state, "for the test")
+        await router.ready(2.0)
+
+
+async def test_draining_refuses_new_requests_and_finishes_the_running_ones(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(tokens=10, gap_s=0.05)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.ready()
+        running = asyncio.create_task(router.generate([1, 2, 3]))
+        await until(lambda: r0.running == 1)
+        watch = router.health.Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        drain = asyncio.create_task(router.running.drain(5.0))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        late = await router.generate([1])
+        assert late.code is grpc.StatusCode.UNAVAILABLE
+        assert (await running).code is grpc.StatusCode.OK
+        # A watcher of the health service, who stays, does not hold up the end.
+        async with asyncio.timeout(1.0):
+            await drain
+
+
+async def test_a_client_that_knows_reflection_alone_finds_the_services(redis_url: str) -> None:
+    async with live_router(redis_url) as router:
+        stub = reflection_pb2_grpc.ServerReflectionStub(router.channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        async for answer in stub.ServerReflectionInfo(iter([request])):
+            names = {service.name for service in answer.list_services_response.service}
+        assert names == {
+            "prefixlb.v1.Inference",
+            "prefixlb.v1.Admin",
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1alpha.ServerReflection",
+        }
+
+
+@asynccontextmanager
+async def router_process(
+    *flags: str, **environment: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m router`, killed at the end of the block."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "router", *flags),
+        env={**os.environ, **environment},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+async def test_the_process_drains_on_sigterm_and_a_second_signal_ends_it(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(tokens=10_000, gap_s=0.05)
+    port = free_port()
+    flags = ("--port", str(port), "--metrics-port", "0", "--redis-url", redis_url)
+    async with (
+        replicas(r0),
+        router_process(*flags, "--cluster=test") as process,
+        aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        health = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest()
+        watch = health.Watch(request, wait_for_ready=True)
+        while (await watch.read()).status != health_pb2.HealthCheckResponse.SERVING:
+            pass
+        call = InferenceStub(channel).Generate(request_of(prompt_of(8)))
+        await call.read()
+        process.send_signal(signal.SIGTERM)
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        await call.read()  # it goes on
+        assert process.returncode is None
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(5.0):
+            assert await process.wait() == 0
+        assert await call.code() is not grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("port_flag", ["--port", "--metrics-port"])
+async def test_a_taken_port_ends_the_process_with_one_line(redis_url: str, port_flag: str) -> None:
+    other = "--metrics-port" if port_flag == "--port" else "--port"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        async with router_process(port_flag, str(port), other, "0") as process:
+            _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert f"127.0.0.1:{port}" in errors.decode().splitlines()[-1]
+    assert "Traceback" not in errors.decode()

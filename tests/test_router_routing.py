@@ -1,0 +1,334 @@
+"""A router between a client and replicas, over sockets and a real Redis: what goes where."""
+
+import asyncio
+
+import grpc
+import pytest
+from grpc import aio
+
+from proto.prefixlb.v1 import admin_pb2, inference_pb2
+from tests.fake_replica import FakeReplica, Script, replicas
+from tests.live_router import live_router, prompt_of, request_of, until
+from tests.tiny_tokenizer import tiny_codec
+
+pytestmark = pytest.mark.redis
+
+
+async def test_a_request_goes_where_its_longest_prefix_is(redis_url: str) -> None:
+    r0, r1, r2 = (FakeReplica(f"r{i}", redis_url) for i in range(3))
+    prompt = prompt_of(40)
+    async with replicas(r0, r1, r2), live_router(redis_url) as router:
+        await r0.store(prompt[:8])
+        await r1.store(prompt[:24])
+        await r2.store(prompt_of(40, seed=1))
+        await router.synced(r0, r1, r2)
+        answer = await router.generate(prompt)
+        assert answer.code is grpc.StatusCode.OK
+        assert answer.metadata["prefixlb-replica"] == "r1"
+        assert answer.metadata["prefixlb-matched-tokens"] == "24"
+        assert answer.metadata["prefixlb-reason"] == "prefix"
+        assert answer.usage.cached_tokens == 24
+        assert [m.text for m in answer.messages] == ["0 ", "1 ", "2 ", ""]
+
+
+async def test_a_prompt_in_the_cache_to_its_end_matches_all_but_its_last_token(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    prompt = prompt_of(16)
+    async with replicas(r0), live_router(redis_url) as router:
+        await r0.store(prompt)
+        await router.synced(r0)
+        answer = await router.generate(prompt)
+        assert answer.metadata["prefixlb-matched-tokens"] == "15"
+        assert answer.usage.cached_tokens == 15
+
+
+async def test_namespaces_share_no_prefix(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    prompt = prompt_of(16)
+    namespaces = [
+        {},
+        {"cache_salt": "x"},
+        {"extra_key": "x"},
+        {"extra_key": "a", "cache_salt": "bc"},
+        {"extra_key": "ab", "cache_salt": "c"},
+    ]
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        for namespace in namespaces:
+            answer = await router.generate(prompt, **namespace)
+            assert answer.metadata["prefixlb-matched-tokens"] == "0", namespace
+            assert answer.usage.cached_tokens == 0, namespace
+            await router.synced(r0)
+        assert r0.blocks.count == len(namespaces) * 4
+
+
+async def test_models_do_not_mix(redis_url: str) -> None:
+    a, b = FakeReplica("a", redis_url, model="a"), FakeReplica("b", redis_url, model="b")
+    prompt = prompt_of(16)
+    async with replicas(a, b), live_router(redis_url) as router:
+        await b.store(prompt)
+        await router.synced(a, b)
+        assert (await router.generate(prompt, model="a")).replica == "a"
+        assert (await router.generate(prompt, model="b")).replica == "b"
+
+        unnamed = await router.generate(prompt)
+        assert unnamed.code is grpc.StatusCode.NOT_FOUND
+        assert unnamed.details == "the request names no model; served: a, b"
+
+        unknown = await router.generate(prompt, model="c")
+        assert unknown.code is grpc.StatusCode.NOT_FOUND
+        assert unknown.details == "unknown model 'c'; served: a, b"
+
+
+async def test_the_replica_gets_ids_model_and_request_id_and_the_clients_metadata_less_control_keys(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        await router.generate(
+            [1, 2, 3],
+            metadata=[
+                ("traceparent", "00-1-2-03"),
+                ("prefixlb-replica", "evil"),
+                ("prefixlb-anything", "evil"),
+            ],
+        )
+        (served,) = r0.served
+        assert served.request.model == "tiny"
+        assert len(served.request.request_id) == 32
+        assert list(served.request.tokens.ids) == [1, 2, 3]
+        assert served.metadata["traceparent"] == "00-1-2-03"
+        assert not [key for key in served.metadata if key.startswith("prefixlb-")]
+
+
+async def test_control_keys_in_a_replicas_answer_are_the_routers_own(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.script.metadata = (("prefixlb-replica", "evil"), ("x-replica", "yes"))
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        call = router.inference.Generate(request_of([1]))
+        async for _ in call:
+            pass
+        metadata = list(await call.initial_metadata())
+        assert [v for k, v in metadata if k == "prefixlb-replica"] == ["r0"]
+        assert ("x-replica", "yes") in metadata
+
+
+async def test_text_and_chat_become_the_tokens_the_replica_would_make(redis_url: str) -> None:
+    codec = tiny_codec()
+    r0, r1 = (FakeReplica(f"r{i}", redis_url, codec=codec) for i in range(2))
+    chat = inference_pb2.ChatPrompt(
+        messages=[
+            inference_pb2.ChatMessage(role="system", content="Be short. " * 4),
+            inference_pb2.ChatMessage(role="user", content="Grüße, 世界 🙂!"),
+        ]
+    )
+    async with replicas(r0, r1), live_router(redis_url) as router:
+        await until(lambda: router.has_codecs(r0, r1))
+        assert r0.tokenizers_sent + r1.tokenizers_sent == 1  # they have one digest
+        for fields, ids in (
+            ({"text": "Grüße, 世界 🙂!\n"}, codec.encode("Grüße, 世界 🙂!\n")),
+            ({"chat": chat}, codec.encode_chat(chat.messages)),
+        ):
+            answer = await router.generate(**fields)
+            assert answer.code is grpc.StatusCode.OK
+            served = r0.served[-1] if answer.replica == "r0" else r1.served[-1]
+            assert list(served.request.tokens.ids) == ids
+            assert answer.usage.prompt_tokens == len(ids)
+        await router.synced(r0, r1)
+        again = await router.generate(chat=chat)
+        assert int(again.metadata["prefixlb-matched-tokens"]) >= len(ids) - 4
+
+
+async def test_text_goes_as_it_is_to_the_least_loaded_until_the_tokenizer_is_known(
+    redis_url: str,
+) -> None:
+    r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
+    r0.load.pending_tokens = 1000
+    async with replicas(r0, r1), live_router(redis_url) as router:
+        await router.synced(r0, r1)
+        await r0.publish()
+        await router.synced(r0, r1)
+        answer = await router.generate(text="hello")
+        assert answer.replica == "r1"
+        assert r1.served[0].request.text == "hello"
+        assert answer.metadata["prefixlb-matched-tokens"] == "0"
+
+
+async def test_text_goes_as_it_is_while_replicas_of_a_model_disagree_on_the_tokenizer(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url, codec=tiny_codec())
+    r1 = FakeReplica("r1", redis_url, codec=tiny_codec(chat_template="another"))
+    async with replicas(r0, r1), live_router(redis_url) as router:
+        await router.synced(r0, r1)
+        await until(lambda: router.has_codecs(r0, r1))
+        await router.generate(text="hello")
+        assert (r0.served + r1.served)[0].request.text == "hello"
+
+
+async def test_a_tokenizer_that_is_not_the_announced_one_is_not_used(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url, codec=tiny_codec())
+    r0.announced_digest = b"another"
+    async with replicas(r0), live_router(redis_url) as router:
+        await until(lambda: r0.tokenizers_sent >= 2, what="it is asked again")
+        assert not router.has_codecs(r0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "details"),
+    [
+        ({}, "INVALID_ARGUMENT", "the request has no prompt: set text, chat or tokens"),
+        ({"tokens": []}, "INVALID_ARGUMENT", "the prompt has 0 tokens, at least 1 is needed"),
+        ({"text": ""}, "INVALID_ARGUMENT", "the prompt has 0 tokens, at least 1 is needed"),
+        (
+            {"chat": inference_pb2.ChatPrompt()},
+            "INVALID_ARGUMENT",
+            "the chat has no messages, expected at least 1",
+        ),
+    ],
+)
+async def test_a_bad_prompt_is_refused_by_the_router(
+    redis_url: str, fields: dict[str, object], code: str, details: str
+) -> None:
+    r0 = FakeReplica("r0", redis_url, codec=tiny_codec())
+    async with replicas(r0), live_router(redis_url) as router:
+        await until(lambda: router.has_codecs(r0))
+        answer = await router.generate(**fields)  # type: ignore[arg-type]
+        assert answer.code is grpc.StatusCode[code]
+        assert answer.details == details
+        assert not r0.served
+
+
+async def test_a_replicas_refusal_reaches_the_client_word_for_word(redis_url: str) -> None:
+    r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
+    for replica in (r0, r1):
+        replica.script = Script(refuse=grpc.StatusCode.INVALID_ARGUMENT)
+    async with replicas(r0, r1), live_router(redis_url) as router:
+        await router.synced(r0, r1)
+        answer = await router.generate([1])
+        assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert answer.details in ("r0 says INVALID_ARGUMENT", "r1 says INVALID_ARGUMENT")
+        assert len(r0.served) + len(r1.served) == 1  # it would be refused elsewhere too
+        assert all(status.live for status in (await router.statuses()).values())
+
+
+async def test_without_a_replica_a_request_is_unavailable(redis_url: str) -> None:
+    async with live_router(redis_url) as router:
+        answer = await router.generate([1])
+        assert answer.code is grpc.StatusCode.UNAVAILABLE
+        assert answer.details == "no replica is there"
+
+
+async def test_a_draining_replica_gets_nothing_new(redis_url: str) -> None:
+    r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
+    prompt = prompt_of(16)
+    async with replicas(r0, r1), live_router(redis_url) as router:
+        await r0.store(prompt)
+        r0.load.draining = True
+        await r0.publish()
+        await router.synced(r0, r1)
+        assert (await router.generate(prompt)).replica == "r1"
+        assert not (await router.statuses())["r0"].live
+
+
+async def test_more_requests_than_max_inflight_are_refused_and_the_next_one_is_not(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(first_after_s=0.3)
+    async with replicas(r0), live_router(redis_url, max_inflight=2) as router:
+        await router.synced(r0)
+        running = [asyncio.create_task(router.generate([i])) for i in (1, 2)]
+        await until(lambda: router.parts.front.inflight == 2)
+        third = await router.generate([3])
+        assert third.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert third.details == "2 requests are in flight, the most this router takes"
+        assert [(await task).code for task in running] == [grpc.StatusCode.OK] * 2
+        assert (await router.generate([3])).code is grpc.StatusCode.OK
+        assert router.parts.front.inflight == 0
+
+
+async def test_a_message_above_the_limit_is_refused(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    async with replicas(r0), live_router(redis_url, max_message_bytes=4096) as router:
+        await router.synced(r0)
+        assert (await router.generate(prompt_of(1000))).code is grpc.StatusCode.OK
+        assert (await router.generate(prompt_of(2000))).code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_pick_and_explain_say_what_generate_would_do_and_send_nothing(
+    redis_url: str,
+) -> None:
+    r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
+    prompt = prompt_of(40)
+    async with replicas(r0, r1), live_router(redis_url) as router:
+        await r1.store(prompt[:24])
+        await router.synced(r0, r1)
+        request = request_of(prompt)
+        pick = await router.admin.Pick(admin_pb2.PickRequest(request=request))
+        assert pick == admin_pb2.PickResponse(
+            replica_id="r1",
+            address=r1.address,
+            prompt_tokens=40,
+            matched_tokens=24,
+            reason=admin_pb2.PICK_REASON_PREFIX,
+        )
+        explained = await router.admin.Explain(admin_pb2.ExplainRequest(request=request))
+        assert explained.pick == pick
+        matched = {c.replica_id: c.matched_tokens for c in explained.candidates}
+        assert matched == {"r0": 0, "r1": 24}
+        best = min(explained.candidates, key=lambda c: c.cost_tokens)
+        assert best.replica_id == "r1"
+        assert not r0.served and not r1.served
+        assert all(status.in_flight == 0 for status in (await router.statuses()).values())
+        with pytest.raises(aio.AioRpcError, match="no prompt"):
+            await router.admin.Pick(admin_pb2.PickRequest())
+
+
+async def test_explain_shows_the_candidates_when_none_can_be_picked(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        router.parts.fleet.suspect(router.member(r0).state, "for the test")
+        request = request_of([1, 2, 3])
+        explained = await router.admin.Explain(admin_pb2.ExplainRequest(request=request))
+        assert not explained.HasField("pick")
+        assert [(c.replica_id, c.eligible) for c in explained.candidates] == [("r0", False)]
+        with pytest.raises(aio.AioRpcError, match="no replica of model 'tiny' can take requests"):
+            await router.admin.Pick(admin_pb2.PickRequest(request=request))
+
+
+async def test_list_replicas_adds_up_what_was_available_captured_and_delivered(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    prompt = prompt_of(40)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        for _ in range(3):
+            await router.generate(prompt)
+            await router.synced(r0)
+        status = (await router.statuses())["r0"]
+        assert (status.requests, status.prompt_tokens) == (3, 120)
+        totals = (status.available_tokens, status.captured_tokens, status.delivered_tokens)
+        assert totals == (78, 78, 78)
+        assert status.mirror == admin_pb2.MIRROR_STATE_STREAMING
+        assert (status.epoch, status.count) == (r0.epoch, 10)
+        assert status.live
+
+
+async def test_a_burst_of_one_new_prefix_stays_together(redis_url: str) -> None:
+    """Prompts in flight count: the second request does not wait for the first one's deltas."""
+    r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
+    for replica in (r0, r1):
+        replica.script = Script(first_after_s=0.2)
+    prompt = prompt_of(200)
+    async with replicas(r0, r1), live_router(redis_url) as router:
+        await router.synced(r0, r1)
+        answers = await asyncio.gather(*(router.generate([*prompt, i]) for i in range(4)))
+        assert [answer.code for answer in answers] == [grpc.StatusCode.OK] * 4
+        assert sorted((len(r0.served), len(r1.served))) == [0, 4]

@@ -1,0 +1,80 @@
+"""Flags, environment, and what a bad value says."""
+
+from pathlib import Path
+
+import pytest
+
+from proto.secret import read_hash_secret
+from router.__main__ import main
+from router.settings import RouterSettings, read_settings
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ROUTER_PORT", "1234")
+    monkeypatch.setenv("ROUTER_MAX_INFLIGHT", "7")
+    settings = read_settings(["--port", "4321", "--hash-secret-file", "/secret", "-k", "2.5"])
+    assert (settings.port, settings.max_inflight, settings.retries) == (4321, 7, 2)
+    assert (settings.hash_secret_file, settings.k) == (Path("/secret"), 2.5)
+
+
+@pytest.mark.parametrize("flags", [["--replicas", "a:1,b:2"], ["--replicas=a:1", "--replicas=b:2"]])
+def test_addresses_are_separated_by_commas(flags: list[str]) -> None:
+    assert read_settings(flags).replicas == ["a:1", "b:2"]
+
+
+def test_addresses_in_the_environment_are_separated_by_commas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ROUTER_REPLICAS", "a:1, b:2")
+    assert read_settings([]).replicas == ["a:1", "b:2"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--port", "70000"], "--port: Input should be less than or equal to 65535, got '70000'"),
+        (["--port", "x"], "--port: Input should be a valid integer"),
+        (["--policy", "best"], "--policy: Input should be 'cost'"),
+        (["-k", "0"], "-k: Input should be greater than 0, got '0'"),
+        (["-k", "nan"], "-k: Input should be"),
+        (["--redis-url", "localhost"], "--redis-url: String should match pattern"),
+        (["--max-inflight", "0"], "--max-inflight: Input should be greater than or equal to 1"),
+        (["--replicas", "a"], "--replicas: String should match pattern"),
+        (["--hash-secret-file", "/nowhere"], "--hash-secret-file: cannot read the hash secret"),
+        (["--unknown", "1"], "unrecognized arguments: --unknown"),
+    ],
+)
+def test_a_bad_value_ends_with_code_2_and_a_line_that_says_what_was_wrong(
+    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(flags)
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert "Traceback" not in errors
+
+
+def test_every_problem_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_settings(["--port", "-1", "--retries", "99"])
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_the_secret_is_the_same_with_and_without_a_line_end(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"secret\n")
+    (tmp_path / "b").write_bytes(b"secret")
+    assert read_hash_secret(tmp_path / "a") == read_hash_secret(tmp_path / "b") == b"secret"
+    assert read_hash_secret(None) == b""
+    (tmp_path / "c").write_bytes(b"\n")
+    with pytest.raises(ValueError, match="is empty"):
+        read_hash_secret(tmp_path / "c")
+
+
+def test_every_setting_says_what_it_is() -> None:
+    for name, field in RouterSettings.model_fields.items():
+        assert field.description, name
