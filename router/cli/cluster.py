@@ -85,7 +85,8 @@ class LocalCluster:
             port,
             metrics_port,
             ["--replica-id", name, "--model", str(self._model), *flags],
-            env={"REPLICA_THREADS": str(threads)},  # replicas share the cores instead of fighting
+            # Replicas share the cores: none takes them all, none spins while another computes.
+            env={"REPLICA_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"},
         )
 
     def _router(self, policy: str) -> Child:
