@@ -17,6 +17,7 @@ from ._native import (
     TreeStats,
     chain_hashes,
     derive_hash_key,
+    key_check,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "TreeStats",
     "chain_hashes",
     "derive_hash_key",
+    "key_check",
 ]

@@ -3,8 +3,7 @@
 Buffers: tokens are any one-dimensional C-contiguous buffer of u32, slots of i32, both in native
 byte order (numpy arrays, array.array, memoryview). They are read in place, under the GIL.
 A namespace is the pair (`extra_key`, `cache_salt`); empty means absent. Lengths are in tokens
-unless
-the name says otherwise. A broken protocol raises `TreeError` before anything is changed.
+unless the name says otherwise. A broken protocol raises `TreeError` before anything is changed.
 """
 
 from typing import final
@@ -28,6 +27,9 @@ def derive_hash_key(secret: bytes) -> bytes:
     """The 16-byte key of the chain hash: the first half of SHA-256("prefixlb-hash-v1" ||
     secret).
     """
+
+def key_check(hash_key: bytes) -> int:
+    """A hash of a constant under the key: equal in two processes if their cluster secrets are."""
 
 def chain_hashes(
     tokens: Buffer,

@@ -59,6 +59,11 @@ pub fn namespace_seed(key: &HashKey, model: &str, extra_key: &str, cache_salt: &
     nonzero(hasher.finish())
 }
 
+/// Tells whether two processes have the same key, and nothing else about it.
+pub fn key_check(key: &HashKey) -> u64 {
+    namespace_seed(key, "prefixlb-key-check", "", "")
+}
+
 /// `h(i)` from `h(i-1)` (little-endian) and the block's token ids as little-endian u32.
 pub fn next_hash(key: &HashKey, previous: u64, block: &[u32]) -> u64 {
     let mut hasher = key.hasher();

@@ -285,7 +285,7 @@ class ReplicaStatus(_message.Message):
     in_flight: _builtins.int
     """Requests this router has there now."""
     prompt_tokens: _builtins.int
-    """Since this router started."""
+    """Since the replica joined this router."""
     available_tokens: _builtins.int
     captured_tokens: _builtins.int
     delivered_tokens: _builtins.int

@@ -57,7 +57,7 @@ class AdminServicer:
     """
 
     def Pick(self, request, context):
-        """Pick decides as Generate would, without sending anything.
+        """Pick decides as Generate would. It sends and books nothing: the prompt is not in flight.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

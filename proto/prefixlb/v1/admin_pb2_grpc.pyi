@@ -34,7 +34,7 @@ class AdminStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminAsyncStub: ...
     Pick: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PickRequest, _admin_pb2.PickResponse]
-    """Pick decides as Generate would, without sending anything."""
+    """Pick decides as Generate would. It sends and books nothing: the prompt is not in flight."""
     Explain: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequest, _admin_pb2.ExplainResponse]
     """Explain shows every replica's match, load and cost, and the pick."""
     ListReplicas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListReplicasRequest, _admin_pb2.ListReplicasResponse]
@@ -46,7 +46,7 @@ class AdminAsyncStub(AdminStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Pick: _aio.UnaryUnaryMultiCallable[_admin_pb2.PickRequest, _admin_pb2.PickResponse]  # type: ignore[assignment]
-    """Pick decides as Generate would, without sending anything."""
+    """Pick decides as Generate would. It sends and books nothing: the prompt is not in flight."""
     Explain: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequest, _admin_pb2.ExplainResponse]  # type: ignore[assignment]
     """Explain shows every replica's match, load and cost, and the pick."""
     ListReplicas: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListReplicasRequest, _admin_pb2.ListReplicasResponse]  # type: ignore[assignment]
@@ -61,7 +61,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.PickRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PickResponse, _abc.Awaitable[_admin_pb2.PickResponse]]:
-        """Pick decides as Generate would, without sending anything."""
+        """Pick decides as Generate would. It sends and books nothing: the prompt is not in flight."""
 
     @_abc_1.abstractmethod
     def Explain(

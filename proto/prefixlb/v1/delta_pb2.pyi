@@ -285,6 +285,7 @@ class Lease(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     SEQ_FIELD_NUMBER: _builtins.int
     TOKENIZER_DIGEST_FIELD_NUMBER: _builtins.int
+    KEY_CHECK_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Stable name, such as a pod's."""
     address: _builtins.str
@@ -298,6 +299,10 @@ class Lease(_message.Message):
     seq: _builtins.int
     tokenizer_digest: _builtins.bytes
     """SHA-256 of its tokenizer and chat template, as served by Replica.Tokenizer."""
+    key_check: _builtins.int
+    """A hash of a constant under its key: another value than the reader's means another cluster secret,
+    with which no block hash would ever match.
+    """
     def __init__(
         self,
         *,
@@ -310,10 +315,11 @@ class Lease(_message.Message):
         epoch: _builtins.int = ...,
         seq: _builtins.int = ...,
         tokenizer_digest: _builtins.bytes = ...,
+        key_check: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "epoch", b"epoch", "hash_version", b"hash_version", "model", b"model", "page_size", b"page_size", "replica_id", b"replica_id", "seq", b"seq", "tokenizer_digest", b"tokenizer_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "epoch", b"epoch", "hash_version", b"hash_version", "key_check", b"key_check", "model", b"model", "page_size", b"page_size", "replica_id", b"replica_id", "seq", b"seq", "tokenizer_digest", b"tokenizer_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

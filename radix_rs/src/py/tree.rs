@@ -260,6 +260,11 @@ fn derive_hash_key<'py>(py: Python<'py>, secret: &[u8]) -> Bound<'py, PyBytes> {
 }
 
 #[pyfunction]
+fn key_check(hash_key: &[u8]) -> PyResult<u64> {
+    Ok(chain::key_check(&parse_key(hash_key)?))
+}
+
+#[pyfunction]
 #[pyo3(signature = (
     tokens, *, hash_key, model, block_size, extra_key = "", cache_salt = ""
 ))]
@@ -314,5 +319,6 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<TreeStats>()?;
     module.add_class::<Tree>()?;
     module.add_function(wrap_pyfunction!(derive_hash_key, module)?)?;
+    module.add_function(wrap_pyfunction!(key_check, module)?)?;
     module.add_function(wrap_pyfunction!(chain_hashes, module)?)
 }
