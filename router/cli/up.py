@@ -6,6 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import FrameType
+from typing import get_args
 
 from rich.console import Console
 
@@ -13,6 +14,9 @@ from router.cli import console
 from router.cli.child import Child
 from router.cli.cluster import LocalCluster
 from router.cli.model import fetch_model
+from router.settings import RouterSettings
+
+POLICIES = get_args(RouterSettings.model_fields["policy"].annotation)
 
 EXAMPLES = """examples:
   prefixlb up --replicas 3
@@ -31,20 +35,30 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--replicas", type=int, default=2, metavar="N", help="(default: 2)")
+    parser.add_argument("--replicas", type=count, default=2, metavar="N", help="(default: 2)")
     parser.add_argument("--model", type=Path, metavar="PATH", help="weights to serve")
     parser.add_argument(
         "--port", type=int, default=30000, help="of the router (default: %(default)s)"
     )
     parser.add_argument(
         "--slots",
-        type=int,
+        type=count,
         default=8192,
         metavar="N",
         help="tokens each replica can cache (default: %(default)s)",
     )
-    parser.add_argument("--policy", default="cost", help="of the router (default: cost)")
+    parser.add_argument(
+        "--policy", choices=POLICIES, default="cost", help="of the router (default: cost)"
+    )
     parser.set_defaults(run=run)
+
+
+def count(text: str) -> int:
+    """The type of an argument that counts something."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    return number
 
 
 def run(args: argparse.Namespace) -> int:
