@@ -9,10 +9,10 @@ from grpc import aio
 
 from proto.prefixlb.v1.replica_pb2 import SnapshotRequest, TextRules, TokenizerRequest
 from proto.text import TextCodec
-from radix_rs import HASH_VERSION
+from radix_rs import HASH_VERSION, derive_hash_key, key_check
 from replica.models.interface import Batch, SlotPool
 from replica.models.llama import LlamaModel
-from tests.replica_rig import replica_rig, token_ids, tokens_request
+from tests.replica_rig import HASH_KEY, replica_rig, token_ids, tokens_request
 from tests.test_generate import numbers
 from tests.tiny_model import CONFIG
 
@@ -25,6 +25,7 @@ async def test_info_names_model_limits_and_totals() -> None:
     assert (info.lease.replica_id, info.lease.address) == ("r", "here:1")
     assert (info.lease.model, info.lease.page_size, info.lease.block_size) == ("tiny", 4, 16)
     assert info.lease.hash_version == HASH_VERSION
+    assert info.lease.key_check == key_check(HASH_KEY) != key_check(derive_hash_key(b"other"))
     assert (info.vocab_size, info.context_length) == (CONFIG.vocab_size, CONFIG.context_length)
     assert info.device == "cpu"
     assert (info.prompt_tokens, info.cached_tokens, info.prefilled_tokens) == (100, 48, 52)
