@@ -9,18 +9,27 @@ LEASE_TTL_S = 3.0
 LEASE_PERIOD_S = 1.0
 """Seconds between renewals, and between heartbeat batches of an idle replica."""
 
+REMAINS_TTL_S = 10
+"""What else a replica has in Redis goes when it is silent for this long: its stream and its name.
+
+Longer than the lease, so that a name without a lease tells of a replica that died.
+"""
+
 STREAM_MAX_BATCHES = 10_000
 """Batches kept in a delta stream; a reader further behind takes a snapshot."""
 
-STREAM_TTL_S = 60
-"""A stream nobody writes to for this long expires."""
+STREAM_MAX_BYTES = 64 << 20
+"""Bytes of batches kept in a delta stream, by the same rule."""
 
 BATCH_FIELD = b"batch"
 """The field of a stream entry that holds the serialised DeltaBatch."""
 
 
 def members(cluster: str) -> str:
-    """Sorted set of replica ids, scored by the unix time of their last renewal; pruned."""
+    """Sorted set of replica ids, scored by Redis' own time at their last renewal.
+
+    Whoever renews removes those silent for REMAINS_TTL_S; the set expires as late.
+    """
     return f"prefixlb:{cluster}:replicas"
 
 
@@ -30,5 +39,5 @@ def lease(cluster: str, replica_id: str) -> str:
 
 
 def deltas(cluster: str, replica_id: str) -> str:
-    """Stream of DeltaBatch entries, at most about STREAM_MAX_BATCHES."""
+    """Stream of DeltaBatch entries, at most about STREAM_MAX_BATCHES and STREAM_MAX_BYTES."""
     return f"prefixlb:{cluster}:deltas:{replica_id}"

@@ -5,13 +5,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import redis
-import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from proto import keys
 from proto.prefixlb.v1.delta_pb2 import Lease
+from proto.redis_client import open_redis
 from replica.delta_log import DeltaLog
 from replica.metrics import Metrics
 from replica.publisher import Publisher
@@ -32,31 +31,24 @@ async def announced(
     lease: Callable[[], Lease],
 ) -> AsyncIterator[None]:
     """Lease and deltas are in Redis until the end of the block, whenever Redis is there."""
+    # The publisher has a thread of its own, where nothing is cancelled.
     stream_client = redis.Redis.from_url(
         redis_url,
         socket_timeout=TIMEOUT_S,
         socket_connect_timeout=TIMEOUT_S,
         retry=Retry(NoBackoff(), RETRIES),
     )
-    lease_client = redis.asyncio.Redis.from_url(
-        redis_url,
-        socket_timeout=TIMEOUT_S,
-        socket_connect_timeout=TIMEOUT_S,
-        retry=AsyncRetry(NoBackoff(), RETRIES),
-    )
     stream = RedisStream(stream_client, metrics, stream=keys.deltas(cluster, lease().replica_id))
     publisher = Publisher(delta_log, stream.send, metrics)
-    registry = Registry(lease_client, metrics, cluster=cluster, lease=lease)
     with stream_client:
-        async with lease_client, asyncio.TaskGroup() as tasks:
-            publisher.start()
-            renewals = tasks.create_task(registry.run(), name="lease")
-            try:
-                yield
-            finally:
-                renewals.cancel()
-                await registry.withdraw()
-                await asyncio.to_thread(publisher.stop)
+        async with open_redis(redis_url) as lease_client:
+            registry = Registry(lease_client, metrics, cluster=cluster, lease=lease)
+            async with registry.held():
+                publisher.start()
+                try:
+                    yield
+                finally:
+                    await asyncio.to_thread(publisher.stop)
 
 
 @asynccontextmanager

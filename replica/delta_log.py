@@ -17,6 +17,18 @@ class Batch:
     """Serialised DeltaBatch."""
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The tree after a batch: a mirror that has applied all up to `seq` has the same numbers."""
+
+    epoch: int
+    seq: int
+    count: int
+    digest: int
+    load: delta_pb2.Load
+    """The newest; shared, so not to be changed."""
+
+
 class DeltaLog:
     """Between the engine, which appends and never waits, and the publisher, which sends.
 
@@ -31,6 +43,7 @@ class DeltaLog:
         self._events: list[bytes] = []
         self._backlog_bytes = 0
         self._load = delta_pb2.Load()
+        self._draining = False
         self._urgent = True  # the first batch tells that this epoch exists
         self._count = 0
         self._digest = 0
@@ -64,9 +77,19 @@ class DeltaLog:
     def report(self, load: delta_pb2.Load, *, urgent: bool) -> None:
         """The newest load; `urgent`: not to wait for the next change or heartbeat."""
         with self._changed:
+            load.draining = self._draining
             self._load = load
             if urgent:
                 self._wake()
+
+    def drain(self) -> None:
+        """Say in every load from now on that nothing new is taken."""
+        with self._changed:
+            load = delta_pb2.Load()
+            load.CopyFrom(self._load)  # the old one may be in use
+            load.draining = self._draining = True
+            self._load = load
+            self._wake()
 
     def wake(self) -> None:
         """Let `wait` return."""
@@ -82,12 +105,12 @@ class DeltaLog:
             self._wake()
             return self._epoch
 
-    def seal(self) -> tuple[int, int]:
-        """Close the pending batch, if there is one. Returns (epoch, seq) of all appended so far."""
+    def seal(self) -> Position:
+        """Close the pending batch, if there is one. Returns where all appended so far stands."""
         with self._changed:
             if self._events or self._seq == 0:
                 self._seal()
-            return self._epoch, self._seq
+            return Position(self._epoch, self._seq, self._count, self._digest, self._load)
 
     def take(self, *, heartbeat: bool) -> Batch | None:
         """The oldest batch, left in place until `sent`. With `heartbeat` there always is one."""

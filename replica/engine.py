@@ -9,11 +9,10 @@ import numpy as np
 import torch
 
 from proto.errors import DeadlineExceeded, LBError, NotReady
-from proto.prefixlb.v1 import delta_pb2
 from proto.prefixlb.v1.inference_pb2 import FINISH_REASON_UNSPECIFIED, FinishReason
 from radix_rs import Tree
 from replica.cache import Cache
-from replica.delta_log import DeltaLog
+from replica.delta_log import DeltaLog, Position
 from replica.metrics import Metrics
 from replica.models.interface import Batch, Model, Segment
 from replica.models.sampler import Draw, sample
@@ -45,14 +44,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The tree as of (epoch, seq): deltas of later seq continue it."""
+    """The tree as of a position: deltas of later seq continue it."""
 
-    epoch: int
-    seq: int
+    position: Position
     chunks: list[bytes]
     """Each the wire format of DeltaBatch.events."""
-    count: int
-    digest: int
 
 
 class Engine:
@@ -78,11 +74,11 @@ class Engine:
         self._delta_log = delta_log
         self._metrics = metrics
         self._clock = clock
-        self._draining = False
         self._reported_s = -REPORT_PERIOD_S
         self._reported_work: tuple[int, int, int] | None = None
         self._evicted_tokens = 0
         self._preemptions = 0
+        self._report(clock())  # so that the first batches tell how much room there is
 
     def add(self, request: Request) -> None:
         self._scheduler.add(request)
@@ -92,21 +88,16 @@ class Engine:
         self._scheduler.finish(request)
 
     def drain(self) -> None:
-        """Say in the load that nothing new is taken."""
-        self._draining = True
-        self._delta_log.report(self.load(), urgent=True)
+        """Say in the load that nothing new is taken. Any thread may call it."""
+        self._delta_log.drain()
 
-    def load(self) -> delta_pb2.Load:
-        return self._scheduler.load(draining=self._draining)
-
-    def count_digest(self) -> tuple[int, int]:
-        """(blocks, digest) of the tree."""
-        return self._tree.count_digest()
+    def position(self) -> Position:
+        """Where deltas and load stand, as of the last step. Any thread may call it."""
+        return self._delta_log.seal()
 
     def snapshot(self) -> Snapshot:
         self._publish()
-        epoch, seq = self._delta_log.seal()
-        return Snapshot(epoch, seq, self._tree.snapshot(), *self._tree.count_digest())
+        return Snapshot(self._delta_log.seal(), self._tree.snapshot())
 
     def flush(self) -> tuple[int, int]:
         """(new epoch, tokens dropped). Raises NotReady while there are requests."""
@@ -203,17 +194,17 @@ class Engine:
 
     def _report(self, now_s: float) -> None:
         """Tell log and metrics how much there is to do; at once if that changed."""
-        load = self.load()
+        load = self._scheduler.load()
         work = (load.running, load.waiting, load.pending_tokens)
-        self._delta_log.report(load, urgent=work != self._reported_work)
-        self._reported_work = work
-        self._reported_s = now_s
         stats = self._tree.stats()
         self._metrics.show(load, protected=stats.protected)
         self._metrics.evicted_tokens.inc(stats.evicted_total - self._evicted_tokens)
         self._evicted_tokens = stats.evicted_total
         self._metrics.preemptions.inc(self._scheduler.preemptions - self._preemptions)
         self._preemptions = self._scheduler.preemptions
+        self._delta_log.report(load, urgent=work != self._reported_work)
+        self._reported_work = work
+        self._reported_s = now_s
 
     def _publish(self) -> None:
         """Hand over what the tree did since the last time."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from proto.errors import LBError, Overloaded, Unavailable
+from replica.delta_log import Position
 from replica.engine import Engine, Progress
 from replica.request import Request
 
@@ -53,7 +54,7 @@ class EngineThread:
     def drain(self) -> None:
         """Finish what there is and take nothing new."""
         self._draining = True
-        self._inbox.put(self.engine.drain)
+        self.engine.drain()
 
     async def idle(self) -> None:
         """Returns when no request is under way."""
@@ -76,6 +77,15 @@ class EngineThread:
         if request in self._live:
             self._forget(request)
             self._inbox.put(lambda: self.engine.leave(request))
+
+    def position(self) -> Position:
+        """Where the engine's deltas and load stand, without waiting for the step it is in.
+
+        Raises Unavailable if it has ended.
+        """
+        if self._ended.done():
+            raise _shutting_down()
+        return self.engine.position()
 
     async def call(self, function: Callable[[], T]) -> T:
         """The result of `function`, run between two steps; an LBError it raises is raised here."""

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from proto.errors import Unavailable
 from proto.prefixlb.v1.delta_pb2 import Lease
-from radix_rs import HASH_VERSION, Tree
+from radix_rs import HASH_VERSION, Tree, key_check
 from replica.announcement import announced, unannounced
 from replica.cache import Cache
 from replica.delta_log import DeltaLog
@@ -71,6 +71,7 @@ async def running(
         block_size=settings.block_size,
         hash_version=HASH_VERSION,
         tokenizer_digest=codec.digest(),
+        key_check=key_check(hash_key),
     )
 
     def lease_now() -> Lease:

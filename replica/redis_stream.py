@@ -1,6 +1,7 @@
 """A replica's delta stream in Redis, from the writing end."""
 
 import logging
+from collections import deque
 
 import redis
 
@@ -14,11 +15,22 @@ log = logging.getLogger(__name__)
 class RedisStream:
     """Appends batches; while Redis is away it says so once and refuses them."""
 
-    def __init__(self, client: redis.Redis, metrics: Metrics, *, stream: str) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        metrics: Metrics,
+        *,
+        stream: str,
+        max_bytes: int = keys.STREAM_MAX_BYTES,
+    ) -> None:
         self._client = client
         self._metrics = metrics
         self._stream = stream
+        self._max_bytes = max_bytes
         self._answers = True
+        self._kept: deque[tuple[bytes, int]] = deque()
+        # Id and size of the batches that Redis keeps.
+        self._kept_bytes = 0
 
     def send(self, batch: Batch) -> bool:
         """Whether Redis took it. If not it may have it all the same; its seq tells copies."""
@@ -30,10 +42,13 @@ class RedisStream:
                     maxlen=keys.STREAM_MAX_BATCHES,
                     approximate=True,
                 )
-                pipe.expire(self._stream, keys.STREAM_TTL_S)
-                pipe.execute()
+                pipe.expire(self._stream, keys.REMAINS_TTL_S)
+                identifier, _ = pipe.execute()
+            self._bound(identifier, len(batch.payload))
         except (redis.RedisError, OSError) as error:
             self._metrics.publish_failures.inc()
+            self._kept.clear()  # another Redis may answer next
+            self._kept_bytes = 0
             if self._answers:
                 log.warning("cannot publish, will retry: stream=%s error=%s", self._stream, error)
             self._answers = False
@@ -43,3 +58,15 @@ class RedisStream:
             log.info("publishing again: stream=%s seq=%d", self._stream, batch.seq)
         self._answers = True
         return True
+
+    def _bound(self, identifier: bytes, size_bytes: int) -> None:
+        """Bound the stream in bytes too: XADD counts batches, of which one may be large."""
+        self._kept.append((identifier, size_bytes))
+        self._kept_bytes += size_bytes
+        while len(self._kept) > keys.STREAM_MAX_BATCHES:
+            self._kept_bytes -= self._kept.popleft()[1]
+        if self._kept_bytes <= self._max_bytes:
+            return
+        while self._kept_bytes > self._max_bytes and len(self._kept) > 1:
+            self._kept_bytes -= self._kept.popleft()[1]
+        self._client.xtrim(self._stream, minid=self._kept[0][0], approximate=False)

@@ -2,17 +2,22 @@
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
-import redis
-import redis.asyncio
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from proto import keys
 from proto.prefixlb.v1 import delta_pb2
+from proto.redis_client import reply_timeout
 from replica.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+
+REPLY_TIMEOUT_S = 2.0
+"""Less than the lease lives, so that one attempt more comes before it runs out."""
 
 
 class Registry:
@@ -20,40 +25,47 @@ class Registry:
 
     def __init__(
         self,
-        client: redis.asyncio.Redis,
+        client: Redis,
         metrics: Metrics,
         *,
         cluster: str,
         lease: Callable[[], delta_pb2.Lease],
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """`lease` gives the lease as of now."""
         self._client = client
         self._metrics = metrics
         self._cluster = cluster
         self._lease = lease
-        self._wall_clock = wall_clock
         self._known: bool | None = None
 
-    async def run(self) -> None:
-        """Renew every period until cancelled; while Redis is away, go on trying."""
-        while True:
-            await self.renew()
-            await asyncio.sleep(keys.LEASE_PERIOD_S)
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Renew every period in the block, also while Redis is away; then withdraw."""
+        async with asyncio.TaskGroup() as tasks:
+            renewals = tasks.create_task(self._renew_forever(), name="lease")
+            try:
+                yield
+            finally:
+                renewals.cancel()
+                await asyncio.wait((renewals,))  # or its last renewal might come after
+                await self.withdraw()
 
     async def renew(self) -> bool:
         """Whether Redis took the lease."""
         lease = self._lease()
-        now_s = self._wall_clock()
         members = keys.members(self._cluster)
         key = keys.lease(self._cluster, lease.replica_id)
         try:
-            async with self._client.pipeline(transaction=True) as pipe:
-                pipe.set(key, lease.SerializeToString(), px=int(keys.LEASE_TTL_S * 1000))
-                pipe.zadd(members, {lease.replica_id: now_s})
-                pipe.zremrangebyscore(members, "-inf", now_s - keys.LEASE_TTL_S)
-                await pipe.execute()
-        except (redis.RedisError, OSError) as error:
+            async with reply_timeout(REPLY_TIMEOUT_S):
+                seconds, microseconds = await self._client.time()
+                now_s = seconds + microseconds / 1e6
+                async with self._client.pipeline(transaction=True) as pipe:
+                    pipe.set(key, lease.SerializeToString(), px=int(keys.LEASE_TTL_S * 1000))
+                    pipe.zadd(members, {lease.replica_id: now_s})
+                    pipe.zremrangebyscore(members, "-inf", now_s - keys.REMAINS_TTL_S)
+                    pipe.expire(members, keys.REMAINS_TTL_S)
+                    await pipe.execute()
+        except (RedisError, OSError) as error:
             self._metrics.lease_failures.inc()
             if self._known is not False:
                 log.warning("cannot renew the lease, will retry: key=%s error=%s", key, error)
@@ -65,13 +77,22 @@ class Registry:
         return True
 
     async def withdraw(self) -> None:
-        """Leave at once rather than when the lease runs out."""
+        """Leave nothing behind, at once rather than when it all runs out."""
         replica_id = self._lease().replica_id
         try:
-            async with self._client.pipeline(transaction=True) as pipe:
+            async with (
+                reply_timeout(REPLY_TIMEOUT_S),
+                self._client.pipeline(transaction=True) as pipe,
+            ):
                 pipe.delete(keys.lease(self._cluster, replica_id))
+                pipe.delete(keys.deltas(self._cluster, replica_id))
                 pipe.zrem(keys.members(self._cluster), replica_id)
                 await pipe.execute()
-        except (redis.RedisError, OSError) as error:
+        except (RedisError, OSError) as error:
             self._metrics.lease_failures.inc()
             log.warning("cannot withdraw the lease, it will run out: error=%s", error)
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await self.renew()
+            await asyncio.sleep(keys.LEASE_PERIOD_S)

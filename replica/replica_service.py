@@ -20,7 +20,7 @@ Context = aio.ServicerContext[Any, Any]
 
 
 class ReplicaService(ReplicaServicer):
-    """Answers from the engine's thread, between two of its steps."""
+    """Info is answered at once; what needs the tree, from the engine's thread between two steps."""
 
     def __init__(
         self,
@@ -43,16 +43,13 @@ class ReplicaService(ReplicaServicer):
     async def Info(
         self, request: replica_pb2.InfoRequest, context: Context
     ) -> replica_pb2.InfoResponse:
-        engine = self._engine.engine
         async with as_status(context):
-            load, (count, digest) = await self._engine.call(
-                lambda: (engine.load(), engine.count_digest())
-            )
-        return replica_pb2.InfoResponse(
+            position = self._engine.position()
+        response = replica_pb2.InfoResponse(
             lease=self._lease(),
-            load=load,
-            count=count,
-            digest=digest,
+            load=position.load,
+            count=position.count,
+            digest=position.digest,
             vocab_size=self._config.vocab_size,
             context_length=self._config.context_length,
             device=self._device,
@@ -61,25 +58,27 @@ class ReplicaService(ReplicaServicer):
             evicted_tokens=self._metrics.total("evicted_tokens"),
             prefilled_tokens=self._metrics.total("prefilled_tokens"),
         )
+        response.lease.epoch, response.lease.seq = position.epoch, position.seq
+        return response
 
     async def Snapshot(
         self, request: replica_pb2.SnapshotRequest, context: Context
     ) -> AsyncIterator[replica_pb2.SnapshotResponse]:
         async with as_status(context):
             snapshot = await self._engine.call(self._engine.engine.snapshot)
-        lease = self._lease()
+        position, lease = snapshot.position, self._lease()
         chunks = snapshot.chunks or [b""]
         for number, events in enumerate(chunks, start=1):
             batch = delta_pb2.DeltaBatch(
-                epoch=snapshot.epoch,
-                seq=snapshot.seq,
+                epoch=position.epoch,
+                seq=position.seq,
                 block_size=lease.block_size,
                 hash_version=HASH_VERSION,
             )
             batch.MergeFromString(events)
             is_last = number == len(chunks)
             if is_last:
-                batch.count, batch.digest = snapshot.count, snapshot.digest
+                batch.count, batch.digest = position.count, position.digest
             yield replica_pb2.SnapshotResponse(batch=batch, last=is_last)
 
     async def Flush(

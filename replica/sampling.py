@@ -9,6 +9,7 @@ from proto.prefixlb.v1.inference_pb2 import SamplingParams
 DEFAULT_MAX_TOKENS = 128
 MAX_TEMPERATURE = 100.0
 MAX_STOP_TEXTS = 16
+MAX_STOP_CHARACTERS = 256
 MAX_STOP_TOKENS = 64
 
 
@@ -53,6 +54,10 @@ def sampling_of(
         raise InvalidRequest(f"{len(params.stop)} stop texts, expected at most {MAX_STOP_TEXTS}")
     if "" in params.stop:
         raise InvalidRequest("a stop text is empty")
+    if (longest := max(map(len, params.stop), default=0)) > MAX_STOP_CHARACTERS:
+        raise InvalidRequest(
+            f"a stop text has {longest} characters, expected at most {MAX_STOP_CHARACTERS}"
+        )
     if len(params.stop_token_ids) > MAX_STOP_TOKENS:
         raise InvalidRequest(
             f"{len(params.stop_token_ids)} stop token ids, expected at most {MAX_STOP_TOKENS}"

@@ -111,7 +111,7 @@ class Scheduler:
             self._leave(request)
             request.move(RequestState.FINISHED)
 
-    def load(self, *, draining: bool) -> delta_pb2.Load:
+    def load(self) -> delta_pb2.Load:
         classes: dict[int, delta_pb2.LoadClass] = {}
         pending = 0
         for request in chain(self.prefilling, self.waiting):
@@ -130,7 +130,6 @@ class Scheduler:
             free_slots=self._cache.num_free,
             evictable_slots=self._cache.available - self._cache.num_free,
             total_slots=self._cache.num_slots,
-            draining=draining,
         )
 
     def check(self) -> None:

@@ -19,6 +19,7 @@ from redis.asyncio import Redis
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import add_AdminServicer_to_server
 from proto.prefixlb.v1.inference_pb2_grpc import add_InferenceServicer_to_server
+from proto.redis_client import open_redis
 from proto.secret import read_hash_secret
 from radix_rs import Router, derive_hash_key
 from router.admin import Admin
@@ -30,7 +31,7 @@ from router.front import Front
 from router.health import Readiness
 from router.metrics import Metrics
 from router.metrics_page import metrics_page
-from router.redis_link import RedisLink, open_redis
+from router.redis_link import RedisLink
 from router.replica_state import ask_lease
 from router.settings import RouterSettings, read_settings
 from router.subscriber import Subscriber

@@ -1,32 +1,8 @@
-"""The connection to Redis, and whether it answers, told once a change."""
+"""Whether Redis answers, told once a change."""
 
-import asyncio
 import logging
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-
 log = logging.getLogger(__name__)
-
-
-REPLY_TIMEOUT_S = 5.0
-"""A Redis that takes longer is away."""
-
-
-def open_redis(url: str) -> Redis:
-    """Tries a command once: whoever uses it retries in its own time."""
-    return Redis.from_url(
-        url, socket_timeout=None, socket_connect_timeout=2.0, retry=Retry(NoBackoff(), 0)
-    )
-
-
-def reply_timeout() -> asyncio.Timeout:
-    """Around each command, in place of `socket_timeout`, which loses cancellations in Python 3.11.
-
-    (redis-py waits with asyncio.wait_for there, which swallows one that comes with the reply.)
-    """
-    return asyncio.timeout(REPLY_TIMEOUT_S)
 
 
 class RedisLink:

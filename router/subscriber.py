@@ -12,8 +12,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from proto import keys
+from proto.redis_client import reply_timeout
 from router.backoff import pauses
-from router.redis_link import RedisLink, reply_timeout
+from router.redis_link import RedisLink
 
 log = logging.getLogger(__name__)
 

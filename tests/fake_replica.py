@@ -26,9 +26,9 @@ from proto.prefixlb.v1.inference_pb2_grpc import (
     add_InferenceServicer_to_server,
 )
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaServicer, add_ReplicaServicer_to_server
+from proto.redis_client import open_redis
 from proto.text import TextCodec
 from radix_rs import HASH_VERSION
-from router.redis_link import open_redis
 from tests.twins import Blocks, chain_hashes, hash_key
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -185,7 +185,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
     async def xadd(self, batch: bytes) -> None:
         stream = keys.deltas(self.cluster, self.id)
         await self._redis.xadd(stream, {keys.BATCH_FIELD: batch})
-        await self._redis.expire(stream, keys.STREAM_TTL_S)
+        await self._redis.expire(stream, keys.REMAINS_TTL_S)
 
     async def _heartbeat(self) -> None:
         while True:

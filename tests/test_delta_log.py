@@ -3,7 +3,14 @@
 from types import SimpleNamespace
 from typing import cast
 
-from proto.prefixlb.v1.delta_pb2 import Cleared, DeltaBatch, DeltaEvent, Load, Removed
+from proto.prefixlb.v1.delta_pb2 import (
+    PREFILL_ORDER_SHORTEST,
+    Cleared,
+    DeltaBatch,
+    DeltaEvent,
+    Load,
+    Removed,
+)
 from radix_rs import Deltas
 from replica.delta_log import Batch, DeltaLog
 from replica.metrics import Metrics
@@ -83,11 +90,12 @@ def test_a_heartbeat_is_made_only_when_there_is_nothing_else() -> None:
 
 def test_a_snapshot_stands_after_all_that_was_appended() -> None:
     log = make_log()
-    epoch, seq = log.seal()
-    assert (epoch, seq) == log.position == (epoch, 1)
+    epoch = log.seal().epoch
+    assert log.position == (epoch, 1)
     log.append(deltas(1))
-    assert log.seal() == (epoch, 2)
-    assert log.seal() == (epoch, 2)
+    for _ in range(2):
+        position = log.seal()
+        assert (position.epoch, position.seq, position.count, position.digest) == (epoch, 2, 1, 1)
     log.append(deltas(2))
     assert [taken(log), events_of(taken(log)), events_of(taken(log))][1:] == [[1], [2]]
     assert log.position == (epoch, 3)
@@ -156,6 +164,26 @@ def test_an_urgent_load_is_not_lost_behind_the_batch_being_sent() -> None:
     assert taken(log) is None
 
 
+def test_draining_is_told_at_once_and_by_every_later_load() -> None:
+    log = make_log()
+    log.report(Load(running=3), urgent=True)
+    taken(log)
+    log.drain()
+    batch = taken(log)
+    assert batch is not None
+    assert (batch.load.running, batch.load.draining) == (3, True)
+    log.report(Load(running=2), urgent=True)
+    batch = taken(log)
+    assert batch is not None and batch.load.draining
+
+
+def test_the_first_batch_of_an_idle_replica_tells_its_room_and_order() -> None:
+    batch = taken(EngineRig(slots=77).delta_log)
+    assert batch is not None
+    assert (batch.load.free_slots, batch.load.total_slots) == (77, 77)
+    assert batch.load.order == PREFILL_ORDER_SHORTEST
+
+
 class Wire:
     """Takes batches while it is up."""
 
@@ -200,10 +228,10 @@ def test_a_stopped_publisher_has_sent_everything() -> None:
     log, wire, _, publisher = make_publisher(EngineRig().metrics)
     publisher.start()
     log.append(deltas(1))
-    log.report(Load(draining=True), urgent=False)
+    log.report(Load(running=5), urgent=False)
     publisher.stop()
     assert [number for batch in wire.batches for number in events_of(batch)] == [1]
-    assert wire.batches[-1].load.draining
+    assert wire.batches[-1].load.running == 5
 
 
 def test_a_flush_ends_the_epoch_and_clears() -> None:

@@ -28,6 +28,10 @@ def numbers(count: int, seed: int) -> list[int]:
     return [rng.randrange(VOCAB_SIZE) for _ in range(count)]
 
 
+def with_stop(stop: str) -> GenerateRequest:
+    return GenerateRequest(text="a", sampling=SamplingParams(max_tokens=1, stop=["y", stop]))
+
+
 async def refused(rig: ReplicaRig, request: GenerateRequest) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(aio.AioRpcError) as caught:
         await rig.generate(request)
@@ -83,11 +87,13 @@ async def test_prompts_that_cannot_be_served_say_why() -> None:
             (tokens_request([1], 0), "max_tokens is 0"),
             (GenerateRequest(text="a", sampling=SamplingParams(top_p=2.0)), "top_p is 2"),
             (GenerateRequest(text="a", sampling=SamplingParams(stop=[""])), "stop text is empty"),
+            (with_stop("x" * 257), "257 characters"),
         ]
         for request, reason in cases:
             code, details = await refused(rig, request)
             assert code is grpc.StatusCode.INVALID_ARGUMENT
             assert reason in details
+        assert await rig.generate(with_stop("x" * 256))
         code, details = await refused(rig, GenerateRequest(text="a", model="other"))
         assert (code, "other" in details) == (grpc.StatusCode.NOT_FOUND, True)
 

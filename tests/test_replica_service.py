@@ -1,18 +1,19 @@
 """What a replica says of itself, and how it ends when its engine does."""
 
 import asyncio
+import threading
 
 import grpc
 import pytest
 import torch
 from grpc import aio
 
-from proto.prefixlb.v1.replica_pb2 import SnapshotRequest, TextRules, TokenizerRequest
+from proto.prefixlb.v1.replica_pb2 import InfoRequest, SnapshotRequest, TextRules, TokenizerRequest
 from proto.text import TextCodec
-from radix_rs import HASH_VERSION
+from radix_rs import HASH_VERSION, derive_hash_key, key_check
 from replica.models.interface import Batch, SlotPool
 from replica.models.llama import LlamaModel
-from tests.replica_rig import replica_rig, token_ids, tokens_request
+from tests.replica_rig import HASH_KEY, replica_rig, token_ids, tokens_request
 from tests.test_generate import numbers
 from tests.tiny_model import CONFIG
 
@@ -25,6 +26,7 @@ async def test_info_names_model_limits_and_totals() -> None:
     assert (info.lease.replica_id, info.lease.address) == ("r", "here:1")
     assert (info.lease.model, info.lease.page_size, info.lease.block_size) == ("tiny", 4, 16)
     assert info.lease.hash_version == HASH_VERSION
+    assert info.lease.key_check == key_check(HASH_KEY) != key_check(derive_hash_key(b"other"))
     assert (info.vocab_size, info.context_length) == (CONFIG.vocab_size, CONFIG.context_length)
     assert info.device == "cpu"
     assert (info.prompt_tokens, info.cached_tokens, info.prefilled_tokens) == (100, 48, 52)
@@ -91,6 +93,36 @@ async def test_when_the_engine_dies_its_requests_fail_and_so_does_the_replica(
             with pytest.raises(aio.AioRpcError) as caught:
                 await call
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_info_and_draining_do_not_wait_for_the_step_that_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    real = LlamaModel.forward
+
+    def forward(self: LlamaModel, batch: Batch, pool: SlotPool) -> torch.Tensor:
+        entered.set()
+        assert go_on.wait(30)
+        return real(self, batch, pool)
+
+    async with replica_rig() as rig:
+        await rig.generate(tokens_request(numbers(50, 1), 3))
+        known = await rig.info()
+        monkeypatch.setattr(LlamaModel, "forward", forward)
+        busy = asyncio.create_task(rig.generate(tokens_request(numbers(50, 2), 3)))
+        await asyncio.to_thread(entered.wait)
+        try:
+            during = await rig.admin.Info(InfoRequest(), timeout=5)
+            assert (during.count, during.digest) == (known.count, known.digest)
+            assert during.lease.seq >= known.lease.seq > 0
+            draining = asyncio.create_task(rig.replica.drain())
+            await asyncio.sleep(0)  # lets it begin
+            assert (await rig.admin.Info(InfoRequest(), timeout=5)).load.draining
+        finally:
+            go_on.set()
+        await busy
+        await draining
 
 
 async def test_drain_refuses_what_is_new_and_waits_for_what_runs() -> None:

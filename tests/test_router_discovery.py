@@ -10,8 +10,9 @@ from redis.asyncio import Redis
 
 from proto import keys
 from proto.prefixlb.v1.delta_pb2 import Lease
+from proto.redis_client import open_redis
 from router.discovery.redis import GRACE_S, LeaseDiscovery
-from router.redis_link import RedisLink, open_redis
+from router.redis_link import RedisLink
 from tests.fake_replica import FakeReplica, replicas
 from tests.live_router import live_router, prompt_of, until
 

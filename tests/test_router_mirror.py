@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from proto import keys
+from proto.redis_client import open_redis
 from router.cli.redis_server import free_port, redis_server
-from router.redis_link import open_redis
 from tests.fake_replica import FakeReplica, replicas
 from tests.live_router import live_router, prompt_of, until
 

@@ -133,7 +133,7 @@ def test_the_load_counts_what_is_neither_cached_nor_computed_by_size() -> None:
     rig.submit(numbers(40, seed=3), 8)
     rig.submit([*numbers(50, seed=1), 7], 8)
     rig.step()
-    load = rig.scheduler.load(draining=False)
+    load = rig.scheduler.load()
     assert (load.running, load.waiting) == (2, 2)
     assert load.pending_tokens == 100 + 40
     assert [(each.log2, each.requests, each.tokens) for each in load.classes] == [

@@ -13,8 +13,9 @@ from redis.exceptions import RedisError
 
 from proto import keys
 from proto.prefixlb.v1.delta_pb2 import Lease
+from proto.redis_client import reply_timeout
 from router.backoff import pauses
-from router.redis_link import RedisLink, reply_timeout
+from router.redis_link import RedisLink
 
 log = logging.getLogger(__name__)
 

@@ -195,7 +195,9 @@ class SamplingParams(_message.Message):
     """Do not end at the model's end-of-sequence token."""
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Generation ends before the first of these texts; it is not part of the answer. At most 16."""
+        """Generation ends before the first of these texts; it is not part of the answer. At most 16 of
+        at most 256 characters.
+        """
 
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

@@ -1,0 +1,128 @@
+"""The lease and the stream in Redis: whose clock counts, what is bounded, what is left behind."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Self, cast
+
+import pytest
+import redis
+from redis.asyncio import Redis
+
+from proto import keys
+from proto.prefixlb.v1.delta_pb2 import Lease
+from proto.redis_client import open_redis
+from replica.delta_log import Batch
+from replica.redis_stream import RedisStream
+from replica.registry import Registry
+from tests.engine_rig import EngineRig
+
+CLUSTER = "test"
+
+
+class SlowRedis:
+    """Its clock stands at 5000 s. A write takes until `answer`, and then a moment if cancelled."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.asked, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def time(self) -> tuple[int, int]:
+        return 5000, 250_000
+
+    def pipeline(self, *, transaction: bool) -> Self:
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
+
+    def __getattr__(self, command: str) -> Any:
+        return lambda *arguments, **options: self.calls.append((command, *arguments))
+
+    async def execute(self) -> None:
+        self.asked.set()
+        try:
+            await self.answer.wait()
+        except asyncio.CancelledError:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            self.calls.append(("cancelled",))
+            raise
+
+
+def registry_on(client: object, replica_id: str = "a") -> Registry:
+    return Registry(
+        cast(Redis, client),
+        EngineRig().metrics,
+        cluster=CLUSTER,
+        lease=lambda: Lease(replica_id=replica_id),
+    )
+
+
+async def test_members_are_scored_and_pruned_by_the_clock_of_redis() -> None:
+    client = SlowRedis()
+    client.answer.set()
+    assert await registry_on(client).renew()
+    members = keys.members(CLUSTER)
+    assert ("zadd", members, {"a": 5000.25}) in client.calls
+    oldest_s = 5000.25 - keys.REMAINS_TTL_S
+    assert ("zremrangebyscore", members, "-inf", oldest_s) in client.calls
+
+
+async def test_the_lease_is_withdrawn_only_after_the_last_renewal_is_over() -> None:
+    client = SlowRedis()
+    async with registry_on(client).held():
+        await client.asked.wait()
+        client.answer = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, client.answer.set)  # for the withdrawal
+    names = [call[0] for call in client.calls]
+    assert names.index("cancelled") < names.index("delete")
+
+
+@pytest.mark.redis
+async def test_a_name_outlives_its_lease_for_a_while_and_the_set_its_members(
+    redis_url: str,
+) -> None:
+    async with open_redis(redis_url) as client:
+        now_s, _ = await client.time()
+        members = keys.members(CLUSTER)
+        await client.zadd(members, {"died": now_s - 5, "long-gone": now_s - 60})
+        assert await registry_on(client).renew()
+        assert await client.zrange(members, 0, -1) == [b"died", b"a"]
+        assert 0 < await client.ttl(members) <= keys.REMAINS_TTL_S
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[str]:
+    """URL of a Redis that takes connections and commands and never answers."""
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        writer.close()
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    try:
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def test_a_redis_that_does_not_answer_is_away_before_the_lease_runs_out() -> None:
+    async with silent_server() as url, open_redis(url) as client:
+        async with asyncio.timeout(keys.LEASE_TTL_S):
+            assert not await registry_on(client).renew()
+
+
+@pytest.mark.redis
+def test_a_stream_is_bounded_in_bytes_and_keeps_the_newest(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        stream = RedisStream(client, EngineRig().metrics, stream="deltas", max_bytes=1000)
+        for seq, size in enumerate([100] * 30 + [5000] + [100] * 3, start=1):
+            assert stream.send(Batch(1, seq, b"%04d" % seq + bytes(size - 4)))
+            kept = [fields[keys.BATCH_FIELD] for _, fields in cast(Any, client.xrange("deltas"))]
+            assert int(kept[-1][:4]) == seq
+            assert sum(map(len, kept)) <= 1000 or len(kept) == 1
+    assert [int(batch[:4]) for batch in kept] == [32, 33, 34]
