@@ -147,6 +147,7 @@ async def test_a_gap_costs_exactly_one_snapshot_however_many_batches_come_meanwh
         await story.settle()
         assert story.equal()
         assert (story.mirror.totals.gaps, story.mirror.totals.snapshots) == (1, 2)
+        assert story.mirror.totals.batches == 500
 
 
 async def test_batches_during_a_snapshot_still_bring_the_newest_load() -> None:
