@@ -241,8 +241,15 @@ class LinkCollector(Collector):
         errors = CounterMetricFamily(
             PREFIX + "redis_errors", "Commands that failed, by their use.", labels=["link"]
         )
+        aside = GaugeMetricFamily(
+            PREFIX + "redis_set_aside",
+            "What is in Redis but cannot be read, so that the rest is used without it.",
+            labels=["link"],
+        )
         for link in self._links:
             up.add_metric([link.name], link.up)
             errors.add_metric([link.name], link.errors)
+            aside.add_metric([link.name], len(link.set_aside))
         yield up
         yield errors
+        yield aside

@@ -87,12 +87,15 @@ class Mirror:
 
     def batch(self, data: bytes) -> None:
         """The stream's next batch, serialised."""
+        self.totals.batches += 1
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
         try:
             applied = self._router.apply(self._replica, data)
         except RouterError as error:
             self._refuse(error)
             return
-        self.totals.batches += 1
         self._see(applied.epoch)
         match self.state, applied.outcome:
             case SyncState.COLD, _:
@@ -163,7 +166,7 @@ class Mirror:
         held, self._held, self._held_bytes = self._held, deque(), 0
         self._move(SyncState.STREAMING, f"snapshot, {len(held)} batches held")
         for data in held:
-            self.batch(data)
+            self._take(data)
 
     def _see(self, epoch: int) -> None:
         if epoch not in self._seen:

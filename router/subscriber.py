@@ -5,11 +5,12 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from proto import keys
 from proto.redis_client import reply_timeout
@@ -51,6 +52,8 @@ class Stream:
     """When the last batch came, or the cursor was last looked at."""
     since_s: float = 0.0
     """When the last batch came, or the reader was added."""
+    bad: str = ""
+    """Why Redis cannot give it, such as WRONGTYPE; looked at again after SILENCE_S."""
     lag_s: float = 0.0
     """From Redis' time stamp on the last batch to its arrival here."""
 
@@ -111,10 +114,17 @@ class Subscriber:
         """Give new streams their cursor, and go back to the beginning of those that began anew."""
         now = self._clock()
         for key, stream in list(self._streams.items()):
-            if stream.cursor is not None and now - stream.heard_s < SILENCE_S:
+            settled = stream.cursor is not None or stream.bad
+            if settled and now - stream.heard_s < SILENCE_S:
                 continue
-            async with reply_timeout():
-                last = cast(Entries, await self._redis.xrevrange(key, count=1))
+            stream.heard_s = now
+            try:
+                async with reply_timeout():
+                    last = cast(Entries, await self._redis.xrevrange(key, count=1))
+            except ResponseError as error:  # of this key alone
+                stream.bad = str(error)
+                continue
+            stream.bad = ""
             end = last[0][0].decode() if last else BEGIN
             if stream.cursor is None:
                 stream.cursor = end
@@ -122,13 +132,16 @@ class Subscriber:
             elif _order(end) < _order(stream.cursor):
                 log.warning("stream began anew stream=%s cursor=%s end=%s", key, stream.cursor, end)
                 stream.cursor = BEGIN
-            stream.heard_s = now
+        self._link.sets_aside({key: each.bad for key, each in self._streams.items() if each.bad})
 
     async def _read(self) -> None:
-        reading = {key: stream for key, stream in self._streams.items() if stream.cursor}
+        reading = {
+            key: stream
+            for key, stream in self._streams.items()
+            if stream.cursor is not None and not stream.bad
+        }
         if not reading:
-            self._changed.clear()
-            await self._changed.wait()
+            await self._wait_for_streams()
             return
         async with reply_timeout():
             answer = await self._redis.xread(
@@ -138,6 +151,7 @@ class Subscriber:
             )
         now, wall = self._clock(), self._wall_clock()
         for name, batches in cast(list[tuple[bytes, Entries]], answer):
+            await asyncio.sleep(0)  # requests go on between one stream's batches and the next's
             key = name.decode()
             for identifier, fields in batches:
                 stream = reading[key]
@@ -147,6 +161,13 @@ class Subscriber:
                 stream.heard_s = stream.since_s = now
                 stream.lag_s = max(0.0, wall - int(identifier.split(b"-")[0]) / 1000)
                 stream.reader.batch(fields.get(keys.BATCH_FIELD, b""))
+
+    async def _wait_for_streams(self) -> None:
+        """Until one is added; those that are there are bad, or were added during a look at ends."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BLOCK_S if self._streams else None):
+                await self._changed.wait()
+        self._changed.clear()  # only now: whatever set it is looked at next
 
 
 def _order(identifier: str) -> tuple[int, int]:
