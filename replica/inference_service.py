@@ -21,6 +21,9 @@ from replica.request_reader import RequestReader
 
 log = logging.getLogger(__name__)
 
+DEADLINE_SLACK_S = 0.05
+"""A client whose deadline comes cancels a little before ours comes."""
+
 Context = aio.ServicerContext[GenerateRequest, GenerateResponse]
 
 
@@ -34,7 +37,7 @@ class InferenceService(InferenceServicer):
 
     # A coroutine, which gRPC takes too: unlike a generator it is left in the moment the call ends.
     async def Generate(self, request: GenerateRequest, context: Context) -> None:  # type: ignore[override]
-        code = grpc.StatusCode.INTERNAL
+        code = grpc.StatusCode.UNKNOWN  # what grpc makes of an error that is none of ours
         self._metrics.in_flight.inc()
         try:
             await self._generate(request, context)
@@ -42,11 +45,12 @@ class InferenceService(InferenceServicer):
         except LBError as error:
             code = error.code
             await context.abort(error.code, str(error))
-        except asyncio.CancelledError:
-            remaining_s = context.time_remaining()
-            expired = remaining_s is not None and remaining_s <= 0
-            code = grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED
-            raise
+        except (asyncio.CancelledError, aio.InternalError) as error:
+            # Either way the client has gone: a write to it may fail before we are told.
+            code = grpc.StatusCode.CANCELLED
+            if (left_s := context.time_remaining()) is not None and left_s < DEADLINE_SLACK_S:
+                code = grpc.StatusCode.DEADLINE_EXCEEDED
+            raise asyncio.CancelledError from error
         finally:
             self._metrics.in_flight.dec()
             self._metrics.count_request(code.name)
