@@ -29,7 +29,6 @@ class EngineThread:
         self._max_waiting = max_waiting
         self._waiting: set[Request] = set()
         self._live: set[Request] = set()
-        self._left = asyncio.Event()
         self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._calls: set[asyncio.Future[Any]] = set()
         self._draining = False
@@ -55,12 +54,6 @@ class EngineThread:
         """Finish what there is and take nothing new."""
         self._draining = True
         self.engine.drain()
-
-    async def idle(self) -> None:
-        """Returns when no request is under way."""
-        while self._live:
-            self._left.clear()
-            await self._left.wait()
 
     def submit(self, request: Request) -> None:
         """Queue it; its stream gets the answer. Raises Overloaded or Unavailable."""
@@ -148,7 +141,6 @@ class EngineThread:
     def _forget(self, request: Request) -> None:
         self._waiting.discard(request)
         self._live.discard(request)
-        self._left.set()
 
     def _end(self, failure: BaseException | None) -> None:
         for request in self._live:
@@ -158,7 +150,6 @@ class EngineThread:
                 future.set_exception(_shutting_down())
         self._live.clear()
         self._waiting.clear()
-        self._left.set()
         if failure is None:
             self._ended.set_result(None)
         else:

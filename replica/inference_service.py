@@ -34,10 +34,19 @@ class InferenceService(InferenceServicer):
         self._engine = engine
         self._reader = reader
         self._metrics = metrics
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def idle(self) -> None:
+        """Returns when no call is under way: every answer has been written to its end."""
+        await self._idle.wait()
 
     # A coroutine, which gRPC takes too: unlike a generator it is left in the moment the call ends.
     async def Generate(self, request: GenerateRequest, context: Context) -> None:  # type: ignore[override]
         code = grpc.StatusCode.UNKNOWN  # what grpc makes of an error that is none of ours
+        self._calls += 1
+        self._idle.clear()
         self._metrics.in_flight.inc()
         try:
             await self._generate(request, context)
@@ -54,6 +63,9 @@ class InferenceService(InferenceServicer):
         finally:
             self._metrics.in_flight.dec()
             self._metrics.count_request(code.name)
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
 
     async def _generate(self, message: GenerateRequest, context: Context) -> None:
         request = await self._reader.read(message, context.time_remaining())

@@ -84,3 +84,16 @@ async def test_an_error_that_nobody_foresaw_is_counted_as_what_grpc_answers() ->
         with pytest.raises(ZeroDivisionError):
             await inference.Generate(tokens_request([1, 2, 3], 4), client)
     assert count(metrics, "UNKNOWN") == 1
+
+
+async def test_an_answer_is_under_way_until_a_slow_reader_has_taken_its_end() -> None:
+    read_on = asyncio.Event()
+    client: Any = Client(lambda: read_on)
+    async with service() as (inference, _):
+        call = asyncio.create_task(inference.Generate(tokens_request([1, 2, 3], 4), client))
+        await asyncio.sleep(0)  # lets it begin
+        idle = asyncio.create_task(inference.idle())
+        await asyncio.wait((idle,), timeout=0.2)  # the engine is long done
+        assert not idle.done()
+        read_on.set()
+        await asyncio.gather(call, idle)
