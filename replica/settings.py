@@ -21,11 +21,18 @@ class ReplicaSettings(BaseSettings):
 
     model: Path = Field(description="GGUF file or Hugging Face directory with safetensors")
     model_id: str = Field("", description="name clients ask for; default: the model's own")
-    replica_id: str = Field("", description="stable name, such as a pod's; default: HOST:PORT")
+    replica_id: str = Field(
+        "",
+        pattern=r"^[!-~]{0,128}$",  # it becomes gRPC metadata and part of Redis keys
+        description="stable name, such as a pod's: at most 128 characters of printable ASCII "
+        "without spaces; default: the address that routers use",
+    )
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(30001, ge=0, le=65535, description="gRPC port; 0 takes a free one")
     advertise_address: str = Field(
-        "", description="host:port at which routers reach this replica; default: HOST:PORT"
+        "",
+        pattern=r"^([!-~]+:\d+)?$",
+        description="host:port at which routers reach this replica; default: HOST:PORT",
     )
     metrics_host: str = Field("127.0.0.1", description="address of the metrics page")
     metrics_port: int = Field(
