@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
 
 
@@ -40,6 +41,7 @@ class ReplicaSettings(BaseSettings):
     )
     redis_url: str | None = Field(
         None,
+        repr=False,  # may hold a password
         pattern=r"^(rediss?|unix)://",
         description="Redis that carries leases and deltas; unset: works alone, publishes nothing",
     )
@@ -99,9 +101,16 @@ def read_settings(arguments: list[str]) -> ReplicaSettings:
     except ValidationError as error:
         for problem in error.errors():
             name = "".join(f" --{part}:" for part in problem["loc"]).replace("_", "-")
-            given = "" if problem["type"] == "missing" else f", got {problem['input']!r}"
-            given = given if problem["loc"] else ""
+            given = f", got {problem['input']!r}" if _may_be_shown(problem) else ""
             print(f"prefixlb replica:{name} {problem['msg']}{given}", file=sys.stderr)
     except SettingsError as error:
         print(f"prefixlb replica: {error}", file=sys.stderr)
     sys.exit(2)
+
+
+def _may_be_shown(problem: ErrorDetails) -> bool:
+    """Whether the input of a problem is one value, and no secret."""
+    if not problem["loc"] or problem["type"] == "missing":
+        return False
+    field = ReplicaSettings.model_fields.get(str(problem["loc"][0]))
+    return field is None or field.repr
