@@ -4,7 +4,8 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ class EngineThread:
         self.engine = engine
         self._max_waiting = max_waiting
         self._waiting: set[Request] = set()
+        self._reading = 0
         self._live: set[Request] = set()
         self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._calls: set[asyncio.Future[Any]] = set()
@@ -55,12 +57,25 @@ class EngineThread:
         self._draining = True
         self.engine.drain()
 
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place among those that wait, held while a request is read, which takes time too.
+
+        Raises Overloaded or Unavailable, before that time is spent.
+        """
+        self._refuse_if_ending()
+        waiting = len(self._waiting) + self._reading
+        if waiting >= self._max_waiting:
+            raise Overloaded(f"{waiting} requests wait, at most {self._max_waiting} may")
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1
+
     def submit(self, request: Request) -> None:
-        """Queue it; its stream gets the answer. Raises Overloaded or Unavailable."""
-        if self._draining or self._ended.done():
-            raise _shutting_down()
-        if len(self._waiting) >= self._max_waiting:
-            raise Overloaded(f"{len(self._waiting)} requests wait, at most {self._max_waiting} may")
+        """Queue what has a `place`; its stream gets the answer. Raises Unavailable."""
+        self._refuse_if_ending()
         self._waiting.add(request)
         self._live.add(request)
         self._inbox.put(lambda: self.engine.add(request))
@@ -137,6 +152,10 @@ class EngineThread:
     def _settle(future: asyncio.Future[Any], settle: Callable[[], None]) -> None:
         if not future.done():  # its caller may have gone
             settle()
+
+    def _refuse_if_ending(self) -> None:
+        if self._draining or self._ended.done():
+            raise _shutting_down()
 
     def _forget(self, request: Request) -> None:
         self._waiting.discard(request)

@@ -68,8 +68,9 @@ class InferenceService(InferenceServicer):
                 self._idle.set()
 
     async def _generate(self, message: GenerateRequest, context: Context) -> None:
-        request = await self._reader.read(message, context.time_remaining())
-        self._engine.submit(request)
+        with self._engine.place():
+            request = await self._reader.read(message, context.time_remaining())
+            self._engine.submit(request)
         try:
             await self._stream(request, context)
         finally:
@@ -98,7 +99,7 @@ class InferenceService(InferenceServicer):
                 )
             )
         log.debug(
-            "answered: request=%s prompt_tokens=%d cached_tokens=%d completion_tokens=%d",
+            "answered: request=%r prompt_tokens=%d cached_tokens=%d completion_tokens=%d",
             request.request_id,
             request.sequence.prompt_length,
             request.cached_tokens,

@@ -100,6 +100,8 @@ async def running(
         host=settings.host,
         port=settings.port,
         max_message_bytes=settings.max_message_bytes,
+        # Answers that are computed and not yet read by slow readers count too.
+        max_generate_calls=2 * (settings.max_waiting + settings.max_running),
     )
     lease.address = settings.advertise_address or f"{settings.host}:{server.port}"
     lease.replica_id = settings.replica_id or lease.address
