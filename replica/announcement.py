@@ -1,6 +1,5 @@
 """What a replica tells Redis: that it lives, and what its tree does."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -43,20 +42,12 @@ async def announced(
     with stream_client:
         async with open_redis(redis_url) as lease_client:
             registry = Registry(lease_client, metrics, cluster=cluster, lease=lease)
-            async with registry.held():
-                publisher.start()
-                try:
-                    yield
-                finally:
-                    await asyncio.to_thread(publisher.stop)
+            async with registry.held(), publisher.running():
+                yield
 
 
 @asynccontextmanager
 async def unannounced(delta_log: DeltaLog, metrics: Metrics) -> AsyncIterator[None]:
     """Deltas go nowhere: a replica that works alone."""
-    publisher = Publisher(delta_log, lambda batch: True, metrics)
-    publisher.start()
-    try:
+    async with Publisher(delta_log, lambda batch: True, metrics).running():
         yield
-    finally:
-        await asyncio.to_thread(publisher.stop)

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,8 +29,8 @@ class EngineThread:
         self.engine = engine
         self._max_waiting = max_waiting
         self._waiting: set[Request] = set()
+        self._reading = 0
         self._live: set[Request] = set()
-        self._left = asyncio.Event()
         self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._calls: set[asyncio.Future[Any]] = set()
         self._draining = False
@@ -56,18 +57,25 @@ class EngineThread:
         self._draining = True
         self.engine.drain()
 
-    async def idle(self) -> None:
-        """Returns when no request is under way."""
-        while self._live:
-            self._left.clear()
-            await self._left.wait()
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place among those that wait, held while a request is read, which takes time too.
+
+        Raises Overloaded or Unavailable, before that time is spent.
+        """
+        self._refuse_if_ending()
+        waiting = len(self._waiting) + self._reading
+        if waiting >= self._max_waiting:
+            raise Overloaded(f"{waiting} requests wait, at most {self._max_waiting} may")
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1
 
     def submit(self, request: Request) -> None:
-        """Queue it; its stream gets the answer. Raises Overloaded or Unavailable."""
-        if self._draining or self._ended.done():
-            raise _shutting_down()
-        if len(self._waiting) >= self._max_waiting:
-            raise Overloaded(f"{len(self._waiting)} requests wait, at most {self._max_waiting} may")
+        """Queue what has a `place`; its stream gets the answer. Raises Unavailable."""
+        self._refuse_if_ending()
         self._waiting.add(request)
         self._live.add(request)
         self._inbox.put(lambda: self.engine.add(request))
@@ -145,10 +153,13 @@ class EngineThread:
         if not future.done():  # its caller may have gone
             settle()
 
+    def _refuse_if_ending(self) -> None:
+        if self._draining or self._ended.done():
+            raise _shutting_down()
+
     def _forget(self, request: Request) -> None:
         self._waiting.discard(request)
         self._live.discard(request)
-        self._left.set()
 
     def _end(self, failure: BaseException | None) -> None:
         for request in self._live:
@@ -158,7 +169,6 @@ class EngineThread:
                 future.set_exception(_shutting_down())
         self._live.clear()
         self._waiting.clear()
-        self._left.set()
         if failure is None:
             self._ended.set_result(None)
         else:

@@ -21,6 +21,9 @@ from replica.request_reader import RequestReader
 
 log = logging.getLogger(__name__)
 
+DEADLINE_SLACK_S = 0.05
+"""A client whose deadline comes cancels a little before ours comes."""
+
 Context = aio.ServicerContext[GenerateRequest, GenerateResponse]
 
 
@@ -31,10 +34,19 @@ class InferenceService(InferenceServicer):
         self._engine = engine
         self._reader = reader
         self._metrics = metrics
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def idle(self) -> None:
+        """Returns when no call is under way: every answer has been written to its end."""
+        await self._idle.wait()
 
     # A coroutine, which gRPC takes too: unlike a generator it is left in the moment the call ends.
     async def Generate(self, request: GenerateRequest, context: Context) -> None:  # type: ignore[override]
-        code = grpc.StatusCode.INTERNAL
+        code = grpc.StatusCode.UNKNOWN  # what grpc makes of an error that is none of ours
+        self._calls += 1
+        self._idle.clear()
         self._metrics.in_flight.inc()
         try:
             await self._generate(request, context)
@@ -42,18 +54,23 @@ class InferenceService(InferenceServicer):
         except LBError as error:
             code = error.code
             await context.abort(error.code, str(error))
-        except asyncio.CancelledError:
-            remaining_s = context.time_remaining()
-            expired = remaining_s is not None and remaining_s <= 0
-            code = grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED
-            raise
+        except (asyncio.CancelledError, aio.InternalError) as error:
+            # Either way the client has gone: a write to it may fail before we are told.
+            code = grpc.StatusCode.CANCELLED
+            if (left_s := context.time_remaining()) is not None and left_s < DEADLINE_SLACK_S:
+                code = grpc.StatusCode.DEADLINE_EXCEEDED
+            raise asyncio.CancelledError from error
         finally:
             self._metrics.in_flight.dec()
             self._metrics.count_request(code.name)
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
 
     async def _generate(self, message: GenerateRequest, context: Context) -> None:
-        request = await self._reader.read(message, context.time_remaining())
-        self._engine.submit(request)
+        with self._engine.place():
+            request = await self._reader.read(message, context.time_remaining())
+            self._engine.submit(request)
         try:
             await self._stream(request, context)
         finally:
@@ -82,7 +99,7 @@ class InferenceService(InferenceServicer):
                 )
             )
         log.debug(
-            "answered: request=%s prompt_tokens=%d cached_tokens=%d completion_tokens=%d",
+            "answered: request=%r prompt_tokens=%d cached_tokens=%d completion_tokens=%d",
             request.request_id,
             request.sequence.prompt_length,
             request.cached_tokens,

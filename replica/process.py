@@ -37,13 +37,14 @@ class Running:
     metrics_port: int
     metrics: Metrics
     _engine: EngineThread
+    _inference: InferenceService
     _server: Server
 
     async def drain(self) -> None:
-        """Take nothing new; return when what runs is done."""
+        """Take nothing new; return when what runs is done and its readers have it."""
         await self._server.drain()
         self._engine.drain()
-        await self._engine.idle()
+        await self._inference.idle()
 
     async def failed(self) -> None:
         """Returns when it ended; raises what the engine died of, if it did."""
@@ -85,8 +86,9 @@ async def running(
         num_slots=settings.slots,
         seeds=random.Random(),
     )
+    inference = InferenceService(engine, reader, metrics)
     server = Server(
-        InferenceService(engine, reader, metrics),
+        inference,
         ReplicaService(
             engine,
             codec,
@@ -98,6 +100,8 @@ async def running(
         host=settings.host,
         port=settings.port,
         max_message_bytes=settings.max_message_bytes,
+        # Answers that are computed and not yet read by slow readers count too.
+        max_generate_calls=2 * (settings.max_waiting + settings.max_running),
     )
     lease.address = settings.advertise_address or f"{settings.host}:{server.port}"
     lease.replica_id = settings.replica_id or lease.address
@@ -116,7 +120,7 @@ async def running(
                 else unannounced(delta_log, metrics)
             )
             async with announcement:
-                yield Running(server.port, metrics_port, metrics, engine, server)
+                yield Running(server.port, metrics_port, metrics, engine, inference, server)
         finally:
             await server.stop()
             await engine.stop()

@@ -1,12 +1,18 @@
 """Sends the delta log, on a thread of its own, so that nothing can hold up the engine."""
 
+import asyncio
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
 
 from proto import keys
 from replica.delta_log import Batch, DeltaLog
 from replica.metrics import Metrics
+
+log = logging.getLogger(__name__)
 
 PERIOD_S = 0.010
 """Seconds between sending at least."""
@@ -16,7 +22,7 @@ RETRY_S = 0.5
 
 
 class Publisher:
-    """From `start` to `stop` every batch of the log goes to `send`, in order."""
+    """While `running` every batch of the log goes to `send`, in order."""
 
     def __init__(
         self,
@@ -33,16 +39,25 @@ class Publisher:
         self._clock = clock
         self._stopping = threading.Event()
         self._heartbeat_due_s = clock()
-        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._ended: Future[None] = Future()
 
-    def start(self) -> None:
-        self._thread.start()
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Publish in the block, and at its end what is left.
 
-    def stop(self) -> None:
-        """Send what there is and end; blocks for as long as one `send` may take."""
-        self._stopping.set()
-        self._log.wake()
-        self._thread.join()
+        What the thread dies of ends the block, in an ExceptionGroup: a replica whose deltas go
+        nowhere misleads every router.
+        """
+        thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        thread.start()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch(), name="publisher")
+            try:
+                yield
+            finally:
+                self._stopping.set()
+                self._log.wake()
+                await asyncio.to_thread(thread.join)
 
     def step(self) -> bool:
         """Send all there is, a heartbeat if one is due. False: a batch was not taken."""
@@ -57,7 +72,19 @@ class Publisher:
         self._metrics.backlog_bytes.set(self._log.backlog_bytes)
         return True
 
+    async def _watch(self) -> None:
+        await asyncio.shield(asyncio.wrap_future(self._ended))
+
     def _run(self) -> None:
+        try:
+            self._publish()
+        except BaseException as error:  # the event loop raises it from `running`
+            log.critical("the publisher died", exc_info=True)
+            self._ended.set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+    def _publish(self) -> None:
         while not self._stopping.is_set():
             self._log.wait(max(self._heartbeat_due_s - self._clock(), 0.0))
             self._stopping.wait(PERIOD_S if self.step() else RETRY_S)

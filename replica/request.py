@@ -55,5 +55,5 @@ class Request:
 
     def move(self, state: RequestState) -> None:
         if state not in _MOVES[self.state]:
-            raise RuntimeError(f"request {self.request_id}: {self.state.value} to {state.value}")
+            raise RuntimeError(f"request {self.request_id!r}: {self.state.value} to {state.value}")
         self.state = state

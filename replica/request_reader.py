@@ -19,6 +19,9 @@ from replica.sampling import sampling_of
 from replica.sequence import Sequence
 from replica.stream import AnswerStream
 
+MAX_ID_CHARACTERS = 128
+"""Of a client's `request_id`; the rest is cut off, as it goes to the log."""
+
 
 class RequestReader:
     """What one replica's model and pool can serve."""
@@ -59,7 +62,7 @@ class RequestReader:
         max_tokens = min(sampling.max_tokens, self._room(len(prompt)))
         sampling = dataclasses.replace(sampling, max_tokens=max_tokens)
         return Request(
-            request_id=message.request_id or uuid.uuid4().hex,
+            request_id=message.request_id[:MAX_ID_CHARACTERS] or uuid.uuid4().hex,
             sequence=Sequence(
                 np.array(prompt, dtype=np.uint32),
                 extra_key=message.extra_key,

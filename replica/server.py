@@ -20,6 +20,13 @@ LAST_MESSAGES_S = 0.5
 """Calls that watch health never end by themselves; all others are done sooner."""
 
 
+MIN_PING_INTERVAL_MS = 500
+"""Clients and routers may ping this often, to find out soon that a replica is cut off."""
+
+SPARE_CALLS = 256
+"""Calls beside those of Generate: health, snapshots, descriptions."""
+
+
 class Server:
     """Listens once made; its health says SERVING from `start` to `drain`."""
 
@@ -31,16 +38,20 @@ class Server:
         host: str,
         port: int,
         max_message_bytes: int,
+        max_generate_calls: int,
     ) -> None:
-        """Port 0 takes a free one; see `port`. Raises Unavailable if the address cannot be had."""
+        """Port 0 takes a free one; see `port`. Raises Unavailable if the address cannot be had.
+
+        Above `max_generate_calls` and some spare ones gRPC itself answers RESOURCE_EXHAUSTED.
+        """
         self._server = aio.server(
             options=[
                 ("grpc.max_receive_message_length", max_message_bytes),
-                (
-                    "grpc.so_reuseport",
-                    0,
-                ),  # two on one port would be a mistake
-            ]
+                ("grpc.so_reuseport", 0),  # two on one port would be a mistake
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+            ],
+            maximum_concurrent_rpcs=max_generate_calls + SPARE_CALLS,
         )
         add_InferenceServicer_to_server(inference, self._server)
         add_ReplicaServicer_to_server(replica, self._server)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
 
 
@@ -21,11 +22,18 @@ class ReplicaSettings(BaseSettings):
 
     model: Path = Field(description="GGUF file or Hugging Face directory with safetensors")
     model_id: str = Field("", description="name clients ask for; default: the model's own")
-    replica_id: str = Field("", description="stable name, such as a pod's; default: HOST:PORT")
+    replica_id: str = Field(
+        "",
+        pattern=r"^[!-~]{0,128}$",  # it becomes gRPC metadata and part of Redis keys
+        description="stable name, such as a pod's: at most 128 characters of printable ASCII "
+        "without spaces; default: the address that routers use",
+    )
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(30001, ge=0, le=65535, description="gRPC port; 0 takes a free one")
     advertise_address: str = Field(
-        "", description="host:port at which routers reach this replica; default: HOST:PORT"
+        "",
+        pattern=r"^([!-~]+:\d+)?$",
+        description="host:port at which routers reach this replica; default: HOST:PORT",
     )
     metrics_host: str = Field("127.0.0.1", description="address of the metrics page")
     metrics_port: int = Field(
@@ -33,6 +41,7 @@ class ReplicaSettings(BaseSettings):
     )
     redis_url: str | None = Field(
         None,
+        repr=False,  # may hold a password
         pattern=r"^(rediss?|unix)://",
         description="Redis that carries leases and deltas; unset: works alone, publishes nothing",
     )
@@ -92,9 +101,16 @@ def read_settings(arguments: list[str]) -> ReplicaSettings:
     except ValidationError as error:
         for problem in error.errors():
             name = "".join(f" --{part}:" for part in problem["loc"]).replace("_", "-")
-            given = "" if problem["type"] == "missing" else f", got {problem['input']!r}"
-            given = given if problem["loc"] else ""
+            given = f", got {problem['input']!r}" if _may_be_shown(problem) else ""
             print(f"prefixlb replica:{name} {problem['msg']}{given}", file=sys.stderr)
     except SettingsError as error:
         print(f"prefixlb replica: {error}", file=sys.stderr)
     sys.exit(2)
+
+
+def _may_be_shown(problem: ErrorDetails) -> bool:
+    """Whether the input of a problem is one value, and no secret."""
+    if not problem["loc"] or problem["type"] == "missing":
+        return False
+    field = ReplicaSettings.model_fields.get(str(problem["loc"][0]))
+    return field is None or field.repr

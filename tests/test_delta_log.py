@@ -1,7 +1,10 @@
 """Batches between engine and publisher: no holes but those that show."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import cast
+
+import pytest
 
 from proto.prefixlb.v1.delta_pb2 import (
     PREFILL_ORDER_SHORTEST,
@@ -224,14 +227,27 @@ def test_a_backlog_goes_out_whole_and_in_order_once_the_wire_is_back() -> None:
     assert [events_of(batch) for batch in wire.batches] == [[], [1], [2, 3, 4, 5]]
 
 
-def test_a_stopped_publisher_has_sent_everything() -> None:
+async def test_a_publisher_that_ends_has_sent_everything() -> None:
     log, wire, _, publisher = make_publisher(EngineRig().metrics)
-    publisher.start()
-    log.append(deltas(1))
-    log.report(Load(running=5), urgent=False)
-    publisher.stop()
+    async with publisher.running():
+        log.append(deltas(1))
+        log.report(Load(running=5), urgent=False)
     assert [number for batch in wire.batches for number in events_of(batch)] == [1]
     assert wire.batches[-1].load.running == 5
+
+
+async def test_a_publisher_that_dies_ends_the_replica_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def send(batch: Batch) -> bool:
+        raise ZeroDivisionError
+
+    publisher = Publisher(make_log(), send, EngineRig().metrics)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.timeout(5), publisher.running():
+            await asyncio.Event().wait()
+    assert caught.group_contains(ZeroDivisionError)
+    assert "the publisher died" in caplog.text
 
 
 def test_a_flush_ends_the_epoch_and_clears() -> None:

@@ -1,10 +1,13 @@
 """Inference.Generate over real gRPC, answered by the tiny model."""
 
 import asyncio
+import logging
 import random
+import threading
 
 import grpc
 import pytest
+import torch
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc import aio
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -19,6 +22,9 @@ from proto.prefixlb.v1.inference_pb2 import (
     TokenPrompt,
 )
 from proto.prefixlb.v1.replica_pb2 import FlushRequest
+from proto.text import TextCodec
+from replica.models.interface import Batch, SlotPool
+from replica.models.llama import LlamaModel
 from tests.replica_rig import ReplicaRig, replica_rig, token_ids, tokens_request
 from tests.tiny_model import VOCAB_SIZE
 
@@ -185,6 +191,60 @@ async def test_requests_beyond_max_waiting_are_refused_as_overload() -> None:
         assert codes
         assert set(codes) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
         assert len(await rig.generate(tokens_request([1, 2], 3))) > 0
+
+
+async def test_overload_is_said_before_a_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    real = LlamaModel.forward
+
+    def forward(self: LlamaModel, batch: Batch, pool: SlotPool) -> torch.Tensor:
+        entered.set()
+        assert go_on.wait(30)
+        return real(self, batch, pool)
+
+    async with replica_rig(max_waiting=1) as rig:
+        monkeypatch.setattr(LlamaModel, "forward", forward)
+        first = asyncio.create_task(rig.generate(tokens_request([1, 2, 3], 2)))
+        await asyncio.to_thread(entered.wait)
+        try:
+            code, _ = await refused(rig, tokens_request([VOCAB_SIZE]))  # invalid, if it were read
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        finally:
+            go_on.set()
+        await first
+
+
+async def test_a_request_that_is_being_read_has_a_place_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+    real = TextCodec.prompt_ids
+
+    def prompt_ids(self: TextCodec, message: GenerateRequest, vocab_size: int) -> list[int]:
+        reading.set()
+        assert go_on.wait(30)
+        return real(self, message, vocab_size)
+
+    async with replica_rig(max_waiting=1) as rig:
+        monkeypatch.setattr(TextCodec, "prompt_ids", prompt_ids)
+        first = asyncio.create_task(rig.generate(GenerateRequest(text="the hat")))
+        await asyncio.to_thread(reading.wait)
+        try:
+            code, _ = await refused(rig, GenerateRequest(text="the attic"))
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        finally:
+            go_on.set()
+        assert await first
+
+
+async def test_a_request_id_is_cut_and_quoted_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="replica")
+    async with replica_rig() as rig:
+        await rig.generate(tokens_request([1], 1, request_id="a\nb" + "x" * 200))
+    (line,) = [each for each in caplog.messages if each.startswith("answered: ")]
+    assert line.startswith("answered: request='a\\nb" + "x" * 125 + "' ")
 
 
 async def test_unknown_fields_are_ignored() -> None:

@@ -34,6 +34,11 @@ def test_flags_go_before_the_environment_and_both_before_defaults(
             ["--model", "x", "--redis-url", "redis://r", "--host", "0.0.0.0"],
             ["set advertise_address"],
         ),
+        *(
+            (["--model", "x", "--replica-id", name], ["--replica-id: String should match"])
+            for name in ("pod 1", "größe", "a\n", "x" * 129)
+        ),
+        (["--model", "x", "--advertise-address", "here"], ["--advertise-address: String should"]),
         (["--model", "x", "--device", "tpu"], ["--device: Input should be 'auto', 'cpu' or"]),
         (["--model", "x", "--hash-secret-file", "/nowhere"], ["--hash-secret-file: cannot read"]),
     ],
@@ -51,6 +56,23 @@ def test_bad_values_end_the_start_with_a_line_each(
     for line, complaint in zip(lines, complaints, strict=True):
         assert line.startswith("prefixlb replica:")
         assert complaint in line
+
+
+def test_no_complaint_and_no_dump_shows_the_password_of_redis(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        read_settings(["--model", "x", "--slots", "-7", "--redis-url", "http://me:hunter2@r"])
+    complaints = capsys.readouterr().err
+    assert "--redis-url" in complaints and "hunter2" not in complaints
+    assert "got '-7'" in complaints
+    settings = read_settings(["--model", "x", "--redis-url", "redis://me:hunter2@r"])
+    assert "hunter2" not in repr(settings)
+
+
+def test_names_at_the_edge_of_what_is_allowed_are_taken() -> None:
+    for name in ("x" * 128, "pod-1.replicas:30001/~!"):
+        assert read_settings(["--model", "x", "--replica-id", name]).replica_id == name
 
 
 def test_a_bad_value_in_the_environment_is_named_too(

@@ -56,7 +56,7 @@ class GenerateRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Echoed in logs. Empty: the server makes one."""
+    """Echoed in logs, its first 128 characters. Empty: the server makes one."""
     model: _builtins.str
     """Model id. Empty: the only model served; NOT_FOUND if there are several."""
     text: _builtins.str
