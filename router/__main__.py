@@ -134,13 +134,6 @@ def _build(
         seed=rng.getrandbits(64),
     )
     leases, deltas = RedisLink("leases"), RedisLink("deltas")
-    discovery: Discovery
-    links: Sequence[RedisLink]
-    if settings.replicas:
-        discovery, links = StaticDiscovery(settings.replicas, ask=ask_lease), (deltas,)
-    else:
-        discovery = LeaseDiscovery(redis, cluster=settings.cluster, link=leases, rng=rng)
-        links = (leases, deltas)
     subscriber = Subscriber(redis, cluster=settings.cluster, link=deltas, rng=rng)
     fleet = Fleet(
         router=router,
@@ -150,6 +143,15 @@ def _build(
         max_message_bytes=settings.max_message_bytes,
         rng=rng,
     )
+    discovery: Discovery
+    links: Sequence[RedisLink]
+    if settings.replicas:
+        discovery, links = StaticDiscovery(settings.replicas, ask=ask_lease), (deltas,)
+    else:
+        discovery = LeaseDiscovery(
+            redis, cluster=settings.cluster, link=leases, answers=fleet.answers, rng=rng
+        )
+        links = (leases, deltas)
     front = Front(
         router=router,
         fleet=fleet,

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 PROBE_PERIOD_S = 1.0
 SUSPECT_PROBE_PERIOD_S = 0.2
 PROBE_FAILURES = 2
-"""Checks without an answer that make a replica suspect."""
+"""Checks without an answer that make a replica silent, and suspect."""
 
 GIVE_UP_S = keys.LEASE_TTL_S
 """Silent for this long, a replica loses the requests that wait for their first message."""
@@ -96,6 +96,11 @@ class Fleet:
     def replica(self, replica: str) -> ReplicaState:
         """State of a member."""
         return self.members[replica].state
+
+    def answers(self, replica: str) -> bool:
+        """Whether it is a member and its last health checks were answered, whatever they said."""
+        member = self.members.get(replica)
+        return member is not None and member.state.silent_checks < PROBE_FAILURES
 
     def model(self, asked: str) -> str:
         """The model a request means. Raises UnknownModel or Unavailable."""
@@ -183,13 +188,12 @@ class Fleet:
 
     async def _probe(self, state: ReplicaState, mirror: Mirror) -> None:
         """Check its health for as long as it is a member."""
-        silent = 0
         heard_s = self._clock()
         while True:
             await self._pause(state)
             health = await state.health()
             if health is not Health.SILENT:
-                silent, heard_s = 0, self._clock()
+                state.silent_checks, heard_s = 0, self._clock()
             match health:
                 case Health.SERVING if state.liveness is Liveness.SUSPECT:
                     try:
@@ -200,9 +204,11 @@ class Fleet:
                 case Health.REFUSING:
                     self.suspect(state, "its health check says NOT_SERVING")
                 case Health.SILENT:
-                    silent += 1
-                    if silent >= PROBE_FAILURES:
-                        self.suspect(state, f"{silent} health checks without an answer")
+                    state.silent_checks += 1
+                    if state.silent_checks >= PROBE_FAILURES:
+                        self.suspect(
+                            state, f"{state.silent_checks} health checks without an answer"
+                        )
                     if self._clock() - heard_s >= GIVE_UP_S:
                         state.give_up_unanswered()
 

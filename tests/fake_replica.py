@@ -98,6 +98,9 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
         """How many snapshots break off before one succeeds."""
         self.send: Callable[[bytes], Awaitable[None]] = self.xadd
         """Where batches go; a test may lose, double or reorder them."""
+        self.renewing = asyncio.Event()
+        """Cleared by a test for as long as no renewal of the lease shall succeed."""
+        self.renewing.set()
         self.port = 0
         self._in_order = asyncio.Lock()
         self._key = hash_key(secret)
@@ -196,6 +199,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
     async def _keep_renewing(self) -> None:
         while True:
             await asyncio.sleep(keys.LEASE_PERIOD_S)
+            await self.renewing.wait()
             with suppress(RedisError, OSError):
                 await self._renew()
 

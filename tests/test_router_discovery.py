@@ -24,10 +24,13 @@ class Looks:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self.now_s = 0.0
+        self.silent: set[str] = set()
+        self.link = RedisLink("leases")
         self.discovery = LeaseDiscovery(
             redis,
             cluster="test",
-            link=RedisLink("leases"),
+            link=self.link,
+            answers=lambda name: name not in self.silent,
             rng=random.Random(0),
             clock=lambda: self.now_s,
         )
@@ -42,15 +45,18 @@ class Looks:
 
     async def look(self, after_s: float = 0.5) -> set[str]:
         self.now_s += after_s
-        return set(self.discovery._next_view(*await self.discovery._read()))
+        return set(self.discovery._next_view(await self.discovery._read()))
 
 
-async def test_a_member_without_a_lease_two_looks_in_a_row_is_dead(redis_url: str) -> None:
+async def test_a_silent_replica_without_a_lease_two_looks_in_a_row_is_dead(
+    redis_url: str,
+) -> None:
     async with open_redis(redis_url) as redis:
         looks = Looks(redis)
         await looks.lease("a")
         await looks.lease("b")
         assert await looks.look() == {"a", "b"}
+        looks.silent.add("a")
         await looks.expire("a")
         assert await looks.look() == {"a", "b"}
         assert await looks.look() == {"b"}
@@ -58,33 +64,46 @@ async def test_a_member_without_a_lease_two_looks_in_a_row_is_dead(redis_url: st
         assert await looks.look() == {"a", "b"}
 
 
-async def test_an_emptied_redis_keeps_everybody_for_the_time_they_need_to_come_back(
-    redis_url: str,
+@pytest.mark.parametrize("lost", ["everything", "the leases, which expired while it was away"])
+async def test_a_redis_without_leases_keeps_who_answers_for_the_time_they_need_to_come_back(
+    redis_url: str, lost: str
 ) -> None:
     async with open_redis(redis_url) as redis:
         looks = Looks(redis)
         await looks.lease("a")
         await looks.lease("b")
         await looks.look()
-        await redis.flushall()
-        assert await looks.look() == {"a", "b"}
+        if lost == "everything":
+            await redis.flushall()
+        else:
+            await looks.expire("a")
+            await looks.expire("b")
+        for _ in range(3):
+            assert await looks.look() == {"a", "b"}
+        looks.now_s -= 1.0
         await looks.lease("a")
         assert await looks.look(GRACE_S - 0.5) == {"a", "b"}
         assert await looks.look(0.6) == {"a"}
 
 
-async def test_what_is_no_lease_or_names_another_replica_is_left_out(
+async def test_what_cannot_be_read_is_set_aside_once_and_the_others_are_used(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_redis(redis_url) as redis:
         looks = Looks(redis)
         await looks.lease("good")
         await looks.lease("liar", replica_id="good")
-        await redis.zadd(keys.members("test"), {"noise": 0})
+        await redis.zadd(keys.members("test"), {"noise": 0, "wrong type": 0, b"\xff\xfe": 0})
         await redis.set(keys.lease("test", "noise"), b"\xff\xff")
-        assert await looks.look() == {"good"}
-        assert "lease is no Lease message replica=noise" in caplog.text
-        assert "lease of another replica=liar names=good" in caplog.text
+        await redis.lpush(keys.lease("test", "wrong type"), "x")
+        for _ in range(3):
+            assert await looks.look() == {"good"}
+        assert set(looks.link.set_aside) == {"noise", "liar", "\\xff\\xfe"}
+        lines = [r.getMessage() for r in caplog.records]
+        assert len(lines) == 3
+        assert "set aside link=leases name='noise' why='2 bytes that are no Lease message'" in lines
+        await looks.lease("liar")
+        assert await looks.look() == {"good", "liar"}
 
 
 async def test_while_redis_is_away_no_view_comes_and_the_last_one_stands() -> None:
