@@ -20,7 +20,7 @@ from proto.prefixlb.v1 import admin_pb2, inference_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import add_AdminServicer_to_server
 from proto.prefixlb.v1.inference_pb2_grpc import add_InferenceServicer_to_server
 from proto.secret import read_hash_secret
-from radix_rs import Router, derive_hash_key
+from radix_rs import Router, derive_hash_key, key_check
 from router.admin import Admin
 from router.discovery import Discovery
 from router.discovery.redis import LeaseDiscovery
@@ -137,6 +137,7 @@ def _build(
     subscriber = Subscriber(redis, cluster=settings.cluster, link=deltas, rng=rng)
     fleet = Fleet(
         router=router,
+        key_check=key_check(hash_key),
         subscriber=subscriber,
         tokenizers=Tokenizers(rng=rng),
         tasks=tasks,

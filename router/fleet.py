@@ -45,7 +45,7 @@ class Refusal:
 
     lease: Lease
     reason: str
-    """For a label: "hash_version" or "block_size"."""
+    """For a label: "hash_version", "hash_secret" or "block_size"."""
     detail: str
 
 
@@ -56,6 +56,7 @@ class Fleet:
         self,
         *,
         router: Router,
+        key_check: int,
         subscriber: Subscriber,
         tokenizers: Tokenizers,
         tasks: asyncio.TaskGroup,
@@ -63,7 +64,9 @@ class Fleet:
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`key_check`: of the cluster secret's key; a replica of another secret is refused."""
         self._router = router
+        self._key_check = key_check
         self._subscriber = subscriber
         self._tokenizers = tokenizers
         self._tasks = tasks
@@ -144,6 +147,10 @@ class Fleet:
         if lease.hash_version != HASH_VERSION:
             detail = f"hash version {lease.hash_version}, this router has {HASH_VERSION}"
             self._refuse(Refusal(lease, "hash_version", detail))
+            return
+        if lease.key_check != self._key_check:
+            detail = "its cluster secret is not this router's: see --hash-secret-file on both"
+            self._refuse(Refusal(lease, "hash_secret", detail))
             return
         try:
             self._router.add_replica(name, model=lease.model, block_size=lease.block_size)
@@ -232,5 +239,5 @@ class Fleet:
 
 def _same_replica(new: Lease, old: Lease) -> bool:
     """Whether only what changes during a replica's life differs: its epoch and seq."""
-    fields = ("address", "model", "page_size", "block_size", "hash_version", "tokenizer_digest")
-    return all(getattr(new, name) == getattr(old, name) for name in fields)
+    fields = ("address", "model", "page_size", "block_size", "hash_version", "key_check")
+    return all(getattr(new, name) == getattr(old, name) for name in (*fields, "tokenizer_digest"))

@@ -27,7 +27,7 @@ from proto.prefixlb.v1.inference_pb2_grpc import (
 )
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaServicer, add_ReplicaServicer_to_server
 from proto.text import TextCodec
-from radix_rs import HASH_VERSION
+from radix_rs import HASH_VERSION, key_check
 from router.redis_link import open_redis
 from tests.twins import Blocks, chain_hashes, hash_key
 
@@ -224,6 +224,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
             epoch=self.epoch,
             seq=self.seq,
             tokenizer_digest=self.announced_digest,
+            key_check=key_check(self._key),
         )
 
     # What it serves

@@ -186,6 +186,29 @@ async def test_another_hash_version_is_refused(redis_url: str) -> None:
         assert (await router.generate([1])).code is grpc.StatusCode.UNAVAILABLE
 
 
+@pytest.mark.parametrize("listed", [False, True])
+async def test_another_cluster_secret_is_refused_loudly_and_used_once_it_is_the_same(
+    redis_url: str, caplog: pytest.LogCaptureFixture, listed: bool
+) -> None:
+    """Else no block of it would ever match, and nothing would say why."""
+    odd = FakeReplica("odd", redis_url, secret=b"another")
+    await odd.start(leased=not listed)
+    async with live_router(redis_url, replicas=[odd.address] if listed else []) as router:
+        await until(lambda: "odd" in router.parts.fleet.refusals)
+        assert not router.parts.fleet.members
+        (line,) = [r for r in caplog.records if "replica refused" in r.message]
+        assert "--hash-secret-file" in line.getMessage()
+        refused = 'prefixlb_router_replica_refused{reason="hash_secret",replica="odd"} 1.0'
+        assert refused in await router.metrics()
+        await odd.kill()
+        same = FakeReplica("odd", redis_url)
+        same.port = odd.port
+        await same.start(leased=not listed)
+        await until(lambda: "odd" in router.parts.fleet.members)
+        assert refused not in await router.metrics()
+        await same.kill()
+
+
 async def test_a_replica_that_moves_to_another_address_is_another_life(redis_url: str) -> None:
     r0 = FakeReplica("r0", redis_url)
     prompt = prompt_of(40)
