@@ -21,8 +21,9 @@ from proto.prefixlb.v1.admin_pb2_grpc import add_AdminServicer_to_server
 from proto.prefixlb.v1.inference_pb2_grpc import add_InferenceServicer_to_server
 from proto.redis_client import open_redis
 from proto.secret import read_hash_secret
-from radix_rs import Router, derive_hash_key
+from radix_rs import Router, derive_hash_key, key_check
 from router.admin import Admin
+from router.admission import Admission
 from router.discovery import Discovery
 from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
@@ -46,6 +47,12 @@ SERVICES = (
     reflection.SERVICE_NAME,
 )
 
+OTHER_CALLS = 128
+"""Calls besides those in flight: health checks and watches, and those that are being refused."""
+
+QUIET_S = 0.25
+"""Nothing in flight for this long after the port was closed: no accepted call is on its way."""
+
 LAST_MESSAGES_S = 0.5
 """How long answers that are complete have to leave the process."""
 
@@ -62,7 +69,7 @@ class Parts:
     discovery: Discovery
     subscriber: Subscriber
     fleet: Fleet
-    front: Front
+    admission: Admission
     readiness: Readiness
 
 
@@ -79,9 +86,10 @@ class Running:
         """Take nothing new; return when the running requests are done or `timeout_s` is over."""
         await self.parts.readiness.drain()
         stopping = asyncio.create_task(self._server.stop(timeout_s))
-        idle = asyncio.create_task(self.parts.front.idle.wait())
-        await asyncio.wait({stopping, idle}, return_when=asyncio.FIRST_COMPLETED)
-        idle.cancel()
+        # Quiet, not only idle: a call that was accepted may not have come to its handler yet.
+        quiet = asyncio.create_task(self.parts.admission.quiet(QUIET_S))
+        await asyncio.wait({stopping, quiet}, return_when=asyncio.FIRST_COMPLETED)
+        quiet.cancel()
         # What is left are last messages on their way, and watchers of the health service.
         await self._server.stop(LAST_MESSAGES_S)
         await stopping
@@ -91,7 +99,7 @@ class Running:
 async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Running]:
     """A router that serves until the end of the block. Raises CannotListen."""
     metrics = Metrics(policy=settings.policy)
-    server = _server(settings.max_message_bytes)
+    server = _server(settings.max_message_bytes, settings.max_inflight + OTHER_CALLS)
     port = _listen(server, settings.host, settings.port)
     with ExitStack() as stack:
         metrics_port = _serve_metrics(stack, metrics, settings)
@@ -135,47 +143,52 @@ def _build(
         seed=rng.getrandbits(64),
     )
     leases, deltas = RedisLink("leases"), RedisLink("deltas")
-    discovery: Discovery
-    links: Sequence[RedisLink]
-    if settings.replicas:
-        discovery, links = StaticDiscovery(settings.replicas, ask=ask_lease), (deltas,)
-    else:
-        discovery = LeaseDiscovery(redis, cluster=settings.cluster, link=leases, rng=rng)
-        links = (leases, deltas)
     subscriber = Subscriber(redis, cluster=settings.cluster, link=deltas, rng=rng)
     fleet = Fleet(
         router=router,
+        key_check=key_check(hash_key),
         subscriber=subscriber,
         tokenizers=Tokenizers(rng=rng),
         tasks=tasks,
         max_message_bytes=settings.max_message_bytes,
         rng=rng,
     )
+    discovery: Discovery
+    links: Sequence[RedisLink]
+    if settings.replicas:
+        discovery, links = StaticDiscovery(settings.replicas, ask=ask_lease), (deltas,)
+    else:
+        discovery = LeaseDiscovery(
+            redis, cluster=settings.cluster, link=leases, answers=fleet.answers, rng=rng
+        )
+        links = (leases, deltas)
+    admission = Admission(settings.max_inflight)
     front = Front(
         router=router,
         fleet=fleet,
         metrics=metrics,
         retries=settings.retries,
-        max_inflight=settings.max_inflight,
+        admission=admission,
         rng=rng,
     )
     health = health_aio.HealthServicer()
     readiness = Readiness(health, fleet, timeout_s=settings.ready_timeout_s)
     metrics.watch(fleet, subscriber, router, links)
     add_InferenceServicer_to_server(front, server)
-    add_AdminServicer_to_server(Admin(router=router, fleet=fleet), server)
+    add_AdminServicer_to_server(Admin(router=router, fleet=fleet, admission=admission), server)
     add_HealthServicer_to_server(health, server)
     reflection.enable_server_reflection(SERVICES, server)
-    return Parts(router, discovery, subscriber, fleet, front, readiness)
+    return Parts(router, discovery, subscriber, fleet, admission, readiness)
 
 
-def _server(max_message_bytes: int) -> aio.Server:
+def _server(max_message_bytes: int, max_calls: int) -> aio.Server:
     return aio.server(
+        maximum_concurrent_rpcs=max_calls,
         options=[
             ("grpc.so_reuseport", 0),  # a second router on the port is a mistake, not a helper
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", max_message_bytes),
-        ]
+        ],
     )
 
 
@@ -214,7 +227,7 @@ async def serve(settings: RouterSettings, hash_key: bytes) -> None:
         await asyncio.wait({drained, ended}, return_when=asyncio.FIRST_COMPLETED)
         for task in (drained, ended):
             task.cancel()
-        log.info("router ends in_flight=%d", router.parts.front.inflight)
+        log.info("router ends in_flight=%d", router.parts.admission.inflight)
 
 
 def main(arguments: list[str] | None = None) -> int:

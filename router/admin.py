@@ -10,6 +10,7 @@ from proto.prefixlb.v1 import admin_pb2, delta_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import AdminServicer
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from radix_rs import Router
+from router.admission import Admission
 from router.fleet import Fleet, Member
 from router.mirror import SyncState
 from router.prompt import Prompt, read_prompt
@@ -26,10 +27,16 @@ class Admin(AdminServicer):
     """Reads the same parts as the front and changes nothing."""
 
     def __init__(
-        self, *, router: Router, fleet: Fleet, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        router: Router,
+        fleet: Fleet,
+        admission: Admission,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._router = router
         self._fleet = fleet
+        self._admission = admission
         self._clock = clock
 
     async def Pick(
@@ -38,8 +45,9 @@ class Admin(AdminServicer):
         context: aio.ServicerContext[admin_pb2.PickRequest, admin_pb2.PickResponse],
     ) -> admin_pb2.PickResponse:
         async with as_status(context):
-            prompt = await read_prompt(request.request, self._fleet)
-            picked = self._pick(request.request, prompt)
+            with self._admission.admitted():
+                prompt = await read_prompt(request.request, self._fleet)
+                picked = self._pick(request.request, prompt)
             if picked is None:
                 raise Unavailable(f"no replica of model {prompt.model!r} can take requests now")
         return picked
@@ -51,11 +59,12 @@ class Admin(AdminServicer):
     ) -> admin_pb2.ExplainResponse:
         """Without a pick if no candidate is eligible: that is when one wants to see them."""
         async with as_status(context):
-            prompt = await read_prompt(request.request, self._fleet)
-            explained = admin_pb2.ExplainResponse(
-                pick=self._pick(request.request, prompt),
-                candidates=self._candidates(request.request, prompt),
-            )
+            with self._admission.admitted():
+                prompt = await read_prompt(request.request, self._fleet)
+                explained = admin_pb2.ExplainResponse(
+                    pick=self._pick(request.request, prompt),
+                    candidates=self._candidates(request.request, prompt),
+                )
         return explained
 
     async def ListReplicas(

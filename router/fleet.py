@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 PROBE_PERIOD_S = 1.0
 SUSPECT_PROBE_PERIOD_S = 0.2
 PROBE_FAILURES = 2
-"""Checks without an answer that make a replica suspect."""
+"""Checks without an answer that make a replica silent, and suspect."""
 
 GIVE_UP_S = keys.LEASE_TTL_S
 """Silent for this long, a replica loses the requests that wait for their first message."""
@@ -45,7 +45,7 @@ class Refusal:
 
     lease: Lease
     reason: str
-    """For a label: "hash_version" or "block_size"."""
+    """For a label: "hash_version", "hash_secret" or "block_size"."""
     detail: str
 
 
@@ -56,6 +56,7 @@ class Fleet:
         self,
         *,
         router: Router,
+        key_check: int,
         subscriber: Subscriber,
         tokenizers: Tokenizers,
         tasks: asyncio.TaskGroup,
@@ -63,7 +64,9 @@ class Fleet:
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`key_check`: of the cluster secret's key; a replica of another secret is refused."""
         self._router = router
+        self._key_check = key_check
         self._subscriber = subscriber
         self._tokenizers = tokenizers
         self._tasks = tasks
@@ -96,6 +99,11 @@ class Fleet:
     def replica(self, replica: str) -> ReplicaState:
         """State of a member."""
         return self.members[replica].state
+
+    def answers(self, replica: str) -> bool:
+        """Whether it is a member and its last health checks were answered, whatever they said."""
+        member = self.members.get(replica)
+        return member is not None and member.state.silent_checks < PROBE_FAILURES
 
     def model(self, asked: str) -> str:
         """The model a request means. Raises UnknownModel or Unavailable."""
@@ -140,6 +148,10 @@ class Fleet:
             detail = f"hash version {lease.hash_version}, this router has {HASH_VERSION}"
             self._refuse(Refusal(lease, "hash_version", detail))
             return
+        if lease.key_check != self._key_check:
+            detail = "its cluster secret is not this router's: see --hash-secret-file on both"
+            self._refuse(Refusal(lease, "hash_secret", detail))
+            return
         try:
             self._router.add_replica(name, model=lease.model, block_size=lease.block_size)
         except RouterError as error:
@@ -183,13 +195,12 @@ class Fleet:
 
     async def _probe(self, state: ReplicaState, mirror: Mirror) -> None:
         """Check its health for as long as it is a member."""
-        silent = 0
         heard_s = self._clock()
         while True:
             await self._pause(state)
             health = await state.health()
             if health is not Health.SILENT:
-                silent, heard_s = 0, self._clock()
+                state.silent_checks, heard_s = 0, self._clock()
             match health:
                 case Health.SERVING if state.liveness is Liveness.SUSPECT:
                     try:
@@ -200,9 +211,11 @@ class Fleet:
                 case Health.REFUSING:
                     self.suspect(state, "its health check says NOT_SERVING")
                 case Health.SILENT:
-                    silent += 1
-                    if silent >= PROBE_FAILURES:
-                        self.suspect(state, f"{silent} health checks without an answer")
+                    state.silent_checks += 1
+                    if state.silent_checks >= PROBE_FAILURES:
+                        self.suspect(
+                            state, f"{state.silent_checks} health checks without an answer"
+                        )
                     if self._clock() - heard_s >= GIVE_UP_S:
                         state.give_up_unanswered()
 
@@ -226,5 +239,5 @@ class Fleet:
 
 def _same_replica(new: Lease, old: Lease) -> bool:
     """Whether only what changes during a replica's life differs: its epoch and seq."""
-    fields = ("address", "model", "page_size", "block_size", "hash_version", "tokenizer_digest")
-    return all(getattr(new, name) == getattr(old, name) for name in fields)
+    fields = ("address", "model", "page_size", "block_size", "hash_version", "key_check")
+    return all(getattr(new, name) == getattr(old, name) for name in (*fields, "tokenizer_digest"))

@@ -19,6 +19,7 @@ from proto.errors import LBError, Overloaded, Unavailable
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceServicer
 from radix_rs import Pick, Router
+from router.admission import Admission
 from router.fleet import Fleet
 from router.metadata import passed
 from router.metrics import Metrics
@@ -34,6 +35,9 @@ RETRY_PAUSE_S = 0.05
 
 RETRYABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 """Before the first message these say that another replica may serve the request."""
+
+MAX_REQUEST_ID = 128
+"""Characters; it goes into logs."""
 
 DEADLINE_SLACK_S = 0.05
 """A client whose deadline comes cancels a little before ours comes."""
@@ -66,7 +70,7 @@ class Front(InferenceServicer):
         fleet: Fleet,
         metrics: Metrics,
         retries: int,
-        max_inflight: int,
+        admission: Admission,
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -74,19 +78,15 @@ class Front(InferenceServicer):
         self._fleet = fleet
         self._metrics = metrics
         self._retries = retries
-        self._max_inflight = max_inflight
+        self._admission = admission
         self._rng = rng
         self._clock = clock
-        self.inflight = 0
-        self.idle = asyncio.Event()
-        """Set while nothing is in flight."""
-        self.idle.set()
 
     async def Generate(self, request: GenerateRequest, context: Context) -> None:  # type: ignore[override]
         course = Course(self._clock())
         code = grpc.StatusCode.UNKNOWN  # what grpc makes of an error that is none of ours
         try:
-            with self._admitted():
+            with self._admission.admitted():
                 await self._serve(request, context, course)
             code = grpc.StatusCode.OK
         except LBError as error:
@@ -104,23 +104,10 @@ class Front(InferenceServicer):
         finally:
             self._metrics.requests.labels(model=course.model, code=code.name).inc()
 
-    @contextmanager
-    def _admitted(self) -> Iterator[None]:
-        if self.inflight >= self._max_inflight:
-            raise Overloaded(f"{self.inflight} requests are in flight, the most this router takes")
-        self.inflight += 1
-        self.idle.clear()
-        try:
-            yield
-        finally:
-            self.inflight -= 1
-            if not self.inflight:
-                self.idle.set()
-
     async def _serve(self, request: GenerateRequest, context: Context, course: Course) -> None:
         prompt = await read_prompt(request, self._fleet)
         course.model = request.model = prompt.model
-        request.request_id = request.request_id or uuid.uuid4().hex
+        request.request_id = request.request_id[:MAX_REQUEST_ID] or uuid.uuid4().hex
         if prompt.tokens and not request.HasField("tokens"):
             request.tokens.ids.extend(prompt.tokens)
         failed: list[str] = []
@@ -139,7 +126,7 @@ class Front(InferenceServicer):
                 except ReplicaFailed as error:
                     failure = error
                     failed.append(pick.replica)
-                    log.warning("request=%s %s", request.request_id, error)
+                    log.warning("retry request=%r why=%r", request.request_id, str(error))
         if failure is None:
             raise Unavailable(f"no replica of model {prompt.model!r} can take requests now")
         full = failure.code is grpc.StatusCode.RESOURCE_EXHAUSTED

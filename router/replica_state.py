@@ -62,6 +62,8 @@ class ReplicaState:
         self.liveness = Liveness.LIVE
         self.suspected = asyncio.Event()
         """Set while SUSPECT."""
+        self.silent_checks = 0
+        """Health checks without an answer since the last one with an answer."""
         self.codec: TextCodec | None = None
         """Its tokenizer, once fetched."""
         self.tokens = TokenTotals()

@@ -28,7 +28,7 @@ from proto.prefixlb.v1.inference_pb2_grpc import (
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaServicer, add_ReplicaServicer_to_server
 from proto.redis_client import open_redis
 from proto.text import TextCodec
-from radix_rs import HASH_VERSION
+from radix_rs import HASH_VERSION, key_check
 from tests.twins import Blocks, chain_hashes, hash_key
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -98,6 +98,9 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
         """How many snapshots break off before one succeeds."""
         self.send: Callable[[bytes], Awaitable[None]] = self.xadd
         """Where batches go; a test may lose, double or reorder them."""
+        self.renewing = asyncio.Event()
+        """Cleared by a test for as long as no renewal of the lease shall succeed."""
+        self.renewing.set()
         self.port = 0
         self._in_order = asyncio.Lock()
         self._key = hash_key(secret)
@@ -196,6 +199,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
     async def _keep_renewing(self) -> None:
         while True:
             await asyncio.sleep(keys.LEASE_PERIOD_S)
+            await self.renewing.wait()
             with suppress(RedisError, OSError):
                 await self._renew()
 
@@ -220,6 +224,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
             epoch=self.epoch,
             seq=self.seq,
             tokenizer_digest=self.announced_digest,
+            key_check=key_check(self._key),
         )
 
     # What it serves

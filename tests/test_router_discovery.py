@@ -25,10 +25,13 @@ class Looks:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self.now_s = 0.0
+        self.silent: set[str] = set()
+        self.link = RedisLink("leases")
         self.discovery = LeaseDiscovery(
             redis,
             cluster="test",
-            link=RedisLink("leases"),
+            link=self.link,
+            answers=lambda name: name not in self.silent,
             rng=random.Random(0),
             clock=lambda: self.now_s,
         )
@@ -43,15 +46,18 @@ class Looks:
 
     async def look(self, after_s: float = 0.5) -> set[str]:
         self.now_s += after_s
-        return set(self.discovery._next_view(*await self.discovery._read()))
+        return set(self.discovery._next_view(await self.discovery._read()))
 
 
-async def test_a_member_without_a_lease_two_looks_in_a_row_is_dead(redis_url: str) -> None:
+async def test_a_silent_replica_without_a_lease_two_looks_in_a_row_is_dead(
+    redis_url: str,
+) -> None:
     async with open_redis(redis_url) as redis:
         looks = Looks(redis)
         await looks.lease("a")
         await looks.lease("b")
         assert await looks.look() == {"a", "b"}
+        looks.silent.add("a")
         await looks.expire("a")
         assert await looks.look() == {"a", "b"}
         assert await looks.look() == {"b"}
@@ -59,33 +65,46 @@ async def test_a_member_without_a_lease_two_looks_in_a_row_is_dead(redis_url: st
         assert await looks.look() == {"a", "b"}
 
 
-async def test_an_emptied_redis_keeps_everybody_for_the_time_they_need_to_come_back(
-    redis_url: str,
+@pytest.mark.parametrize("lost", ["everything", "the leases, which expired while it was away"])
+async def test_a_redis_without_leases_keeps_who_answers_for_the_time_they_need_to_come_back(
+    redis_url: str, lost: str
 ) -> None:
     async with open_redis(redis_url) as redis:
         looks = Looks(redis)
         await looks.lease("a")
         await looks.lease("b")
         await looks.look()
-        await redis.flushall()
-        assert await looks.look() == {"a", "b"}
+        if lost == "everything":
+            await redis.flushall()
+        else:
+            await looks.expire("a")
+            await looks.expire("b")
+        for _ in range(3):
+            assert await looks.look() == {"a", "b"}
+        looks.now_s -= 1.0
         await looks.lease("a")
         assert await looks.look(GRACE_S - 0.5) == {"a", "b"}
         assert await looks.look(0.6) == {"a"}
 
 
-async def test_what_is_no_lease_or_names_another_replica_is_left_out(
+async def test_what_cannot_be_read_is_set_aside_once_and_the_others_are_used(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_redis(redis_url) as redis:
         looks = Looks(redis)
         await looks.lease("good")
         await looks.lease("liar", replica_id="good")
-        await redis.zadd(keys.members("test"), {"noise": 0})
+        await redis.zadd(keys.members("test"), {"noise": 0, "wrong type": 0, b"\xff\xfe": 0})
         await redis.set(keys.lease("test", "noise"), b"\xff\xff")
-        assert await looks.look() == {"good"}
-        assert "lease is no Lease message replica=noise" in caplog.text
-        assert "lease of another replica=liar names=good" in caplog.text
+        await redis.lpush(keys.lease("test", "wrong type"), "x")
+        for _ in range(3):
+            assert await looks.look() == {"good"}
+        assert set(looks.link.set_aside) == {"noise", "liar", "\\xff\\xfe"}
+        lines = [r.getMessage() for r in caplog.records]
+        assert len(lines) == 3
+        assert "set aside link=leases name='noise' why='2 bytes that are no Lease message'" in lines
+        await looks.lease("liar")
+        assert await looks.look() == {"good", "liar"}
 
 
 async def test_while_redis_is_away_no_view_comes_and_the_last_one_stands() -> None:
@@ -166,6 +185,29 @@ async def test_another_hash_version_is_refused(redis_url: str) -> None:
         assert not router.parts.fleet.members
         assert 'reason="hash_version",replica="odd"} 1.0' in await router.metrics()
         assert (await router.generate([1])).code is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("listed", [False, True])
+async def test_another_cluster_secret_is_refused_loudly_and_used_once_it_is_the_same(
+    redis_url: str, caplog: pytest.LogCaptureFixture, listed: bool
+) -> None:
+    """Else no block of it would ever match, and nothing would say why."""
+    odd = FakeReplica("odd", redis_url, secret=b"another")
+    await odd.start(leased=not listed)
+    async with live_router(redis_url, replicas=[odd.address] if listed else []) as router:
+        await until(lambda: "odd" in router.parts.fleet.refusals)
+        assert not router.parts.fleet.members
+        (line,) = [r for r in caplog.records if "replica refused" in r.message]
+        assert "--hash-secret-file" in line.getMessage()
+        refused = 'prefixlb_router_replica_refused{reason="hash_secret",replica="odd"} 1.0'
+        assert refused in await router.metrics()
+        await odd.kill()
+        same = FakeReplica("odd", redis_url)
+        same.port = odd.port
+        await same.start(leased=not listed)
+        await until(lambda: "odd" in router.parts.fleet.members)
+        assert refused not in await router.metrics()
+        await same.kill()
 
 
 async def test_a_replica_that_moves_to_another_address_is_another_life(redis_url: str) -> None:

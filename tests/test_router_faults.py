@@ -22,7 +22,7 @@ pytestmark = pytest.mark.redis
 def idle(router: LiveRouter) -> bool:
     """Nothing is in flight, by any count."""
     parts = router.parts
-    return parts.front.inflight == 0 and all(
+    return parts.admission.inflight == 0 and all(
         parts.router.in_flight(name) == 0 and not member.state.calls
         for name, member in parts.fleet.members.items()
     )

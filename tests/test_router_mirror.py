@@ -120,8 +120,24 @@ async def test_batches_taken_from_the_stream_before_they_are_read_cost_one_snaps
         await router.synced(r0)
         status = (await router.statuses())["r0"]
         assert (status.gaps, status.snapshots) == (1, 2)
-        await asyncio.sleep(0.6)
-        assert "r0" in router.parts.fleet.members  # Redis lost its lease, it not its life
+
+
+async def test_a_flushed_redis_drops_nobody_who_answers_and_at_once_who_does_not(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    r0, dead = FakeReplica("r0", redis_url), FakeReplica("dead", redis_url)
+    async with open_redis(redis_url) as redis, replicas(r0, dead), live_router(redis_url) as router:
+        await router.synced(r0, dead)
+        r0.renewing.clear()
+        await redis.flushall()
+        await dead.kill()
+        members = router.parts.fleet.members
+        await until(lambda: "dead" not in members, 4.0, "the dead one is dropped")
+        await asyncio.sleep(keys.LEASE_TTL_S)
+        r0.renewing.set()
+        await until(lambda: not router.parts.discovery._absent, 2.0, "its lease is there again")
+        assert "replica leaves replica=r0" not in caplog.text
 
 
 async def test_a_stream_that_begins_anew_with_smaller_ids_is_read_from_its_beginning(
@@ -246,7 +262,12 @@ async def test_batches_of_a_replica_that_left_come_to_nothing(redis_url: str) ->
         await router.synced(r0)
 
 
-async def test_redis_restarted_empty_drops_nobody_and_mirrors_end_equal() -> None:
+@pytest.mark.parametrize("kept", ["nothing", "its members, whose leases have expired"])
+async def test_redis_back_after_an_outage_drops_nobody_and_mirrors_end_equal(
+    kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though the replicas take their time to write themselves anew."""
+    caplog.set_level("INFO")
     rng, port = random.Random(3), free_port()
     async with AsyncExitStack() as cleanup:
         with redis_server(port) as url:
@@ -256,17 +277,28 @@ async def test_redis_restarted_empty_drops_nobody_and_mirrors_end_equal() -> Non
             await router.synced(*fleet)
         for replica in fleet:
             replica.send = nowhere
+            replica.renewing.clear()
             for _ in range(20):
                 await change(replica, rng)
-        await asyncio.sleep(keys.LEASE_TTL_S + 0.5)
-        assert set(router.parts.fleet.members) == {"r0", "r1"}
+        await asyncio.sleep(1.0)
         assert (await router.generate(prompt_of(40))).code is grpc.StatusCode.OK
-        assert 'prefixlb_router_redis_up{link="deltas"} 0.0' in await router.metrics()
+        page = await router.metrics()
+        assert 'prefixlb_router_redis_up{link="deltas"} 0.0' in page
+        assert 'prefixlb_router_redis_up{link="leases"} 0.0' in page
         cleanup.enter_context(redis_server(port))
+        if kept != "nothing":
+            async with open_redis(url) as redis:
+                await redis.zadd(keys.members("test"), {replica.id: 0 for replica in fleet})
+        discovery = router.parts.discovery
+        await until(lambda: len(discovery._absent) == 2, 6.0, "no leases were found")
+        await asyncio.sleep(keys.LEASE_TTL_S)
         for replica in fleet:
             replica.send = replica.xadd
+            replica.renewing.set()
+        await until(lambda: not discovery._absent, 3.0, "their leases are there again")
         await router.synced(*fleet)
-        assert set(router.parts.fleet.members) == {"r0", "r1"}
+        assert "replica joins replica=r0" in caplog.text
+        assert "replica leaves" not in caplog.text
 
 
 async def nowhere(batch: bytes) -> None:

@@ -5,8 +5,10 @@ import asyncio
 import grpc
 import pytest
 from grpc import aio
+from grpc_health.v1 import health_pb2
 
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
+from router.__main__ import OTHER_CALLS
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.live_router import live_router, prompt_of, request_of, until
 from tests.tiny_tokenizer import tiny_codec
@@ -243,13 +245,49 @@ async def test_more_requests_than_max_inflight_are_refused_and_the_next_one_is_n
     async with replicas(r0), live_router(redis_url, max_inflight=2) as router:
         await router.synced(r0)
         running = [asyncio.create_task(router.generate([i])) for i in (1, 2)]
-        await until(lambda: router.parts.front.inflight == 2)
+        await until(lambda: router.parts.admission.inflight == 2)
         third = await router.generate([3])
         assert third.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert third.details == "2 requests are in flight, the most this router takes"
+        asked = request_of([3])
+        for refused in (
+            router.admin.Pick(admin_pb2.PickRequest(request=asked)),
+            router.admin.Explain(admin_pb2.ExplainRequest(request=asked)),
+        ):
+            assert await refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert [(await task).code for task in running] == [grpc.StatusCode.OK] * 2
         assert (await router.generate([3])).code is grpc.StatusCode.OK
-        assert router.parts.front.inflight == 0
+        assert router.parts.admission.inflight == 0
+
+
+async def test_calls_that_wait_for_nothing_but_take_memory_are_bounded_too(redis_url: str) -> None:
+    async with live_router(redis_url, max_inflight=2) as router:
+        watches = [
+            router.health.Watch(health_pb2.HealthCheckRequest()) for _ in range(2 + OTHER_CALLS)
+        ]
+        for watch in watches:
+            await watch.read()
+        one_more = router.health.Check(health_pb2.HealthCheckRequest())
+        assert await one_more.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for watch in watches:
+            watch.cancel()
+        await until(lambda: all(watch.done() for watch in watches))
+        await asyncio.sleep(0.1)
+        assert not await router.serving()
+
+
+async def test_a_request_id_is_cut_and_cannot_write_lines_of_its_own_into_the_log(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        await router.generate([1], request_id="x" * 1000)
+        assert r0.served[-1].request.request_id == "x" * 128
+        r0.script = Script(refuse=grpc.StatusCode.UNAVAILABLE)
+        await router.generate([1], request_id="evil\nline")
+        (line,) = [r.getMessage() for r in caplog.records if "evil" in r.getMessage()]
+        assert "\n" not in line and "request='evil\\nline'" in line
 
 
 async def test_a_message_above_the_limit_is_refused(redis_url: str) -> None:

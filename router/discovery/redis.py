@@ -22,16 +22,19 @@ log = logging.getLogger(__name__)
 PERIOD_S = keys.LEASE_PERIOD_S / 2
 """Between two looks at the leases."""
 
-GRACE_S = 2 * keys.LEASE_PERIOD_S
-"""How long a replica stays that is not even a member any more: Redis may have lost its data, and
-then every replica writes itself anew."""
+SLOWEST_RENEWAL_S = 5.0
+"""A replica whose Redis was away tries again after at most this long."""
+
+GRACE_S = keys.LEASE_TTL_S + SLOWEST_RENEWAL_S
+"""How long a replica without a lease stays while it answers: Redis may have been away or lost its
+data, and then every replica writes itself anew."""
 
 
 class LeaseDiscovery:
     """Reads the members of the cluster and their leases twice a lease period.
 
-    A member whose lease is gone two looks in a row has died. A replica that is no member either has
-    left, or Redis was emptied; it stays for GRACE_S.
+    A replica that has no lease two looks in a row and does not answer either has died. One that
+    answers lost its lease by a fault of Redis, as far as anybody knows; it stays for GRACE_S.
     """
 
     def __init__(
@@ -40,12 +43,15 @@ class LeaseDiscovery:
         *,
         cluster: str,
         link: RedisLink,
+        answers: Callable[[str], bool],
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`answers`: whether a replica of the view answers its health checks."""
         self._redis = redis
         self._cluster = cluster
         self._link = link
+        self._answers = answers
         self._rng = rng
         self._clock = clock
         self._view: dict[str, Lease] = {}
@@ -57,7 +63,7 @@ class LeaseDiscovery:
         while True:
             try:
                 async with reply_timeout():
-                    members, leases = await self._read()
+                    leases = await self._read()
             except (RedisError, OSError) as error:
                 self._link.failed(error)
                 self._absent.clear()  # what was absent before Redis went says nothing afterwards
@@ -65,14 +71,16 @@ class LeaseDiscovery:
                 continue
             self._link.answered()
             retry = pauses(self._rng)
-            yield self._next_view(members, leases)
+            yield self._next_view(leases)
             await asyncio.sleep(PERIOD_S)
 
-    async def _read(self) -> tuple[set[str], dict[str, Lease]]:
-        """All members, and the leases that exist of members and replicas in the view."""
-        names = await self._redis.zrange(keys.members(self._cluster), 0, -1)
-        members = {name.decode() for name in cast(list[bytes], names)}
-        asked = sorted(members | self._view.keys())
+    async def _read(self) -> dict[str, Lease]:
+        """The leases that exist of members and replicas in the view."""
+        bad: dict[str, str] = {}
+        names = self._view.keys() | self._names(
+            cast(list[bytes], await self._redis.zrange(keys.members(self._cluster), 0, -1)), bad
+        )
+        asked = sorted(names)
         lease_keys = [keys.lease(self._cluster, name) for name in asked]
         values = cast(list[bytes | None], await self._redis.mget(lease_keys)) if asked else []
         leases: dict[str, Lease] = {}
@@ -80,17 +88,23 @@ class LeaseDiscovery:
             if value is None:
                 continue
             try:
-                lease = Lease.FromString(value)
-            except DecodeError:
-                log.error("lease is no Lease message replica=%s size_bytes=%d", name, len(value))
-                continue
-            if lease.replica_id == name:
-                leases[name] = lease
-            else:
-                log.error("lease of another replica=%s names=%s", name, lease.replica_id)
-        return members, leases
+                leases[name] = _lease(name, value)
+            except ValueError as error:
+                bad[name] = str(error)
+        self._link.sets_aside(bad)
+        return leases
 
-    def _next_view(self, members: set[str], leases: dict[str, Lease]) -> dict[str, Lease]:
+    @staticmethod
+    def _names(members: list[bytes], bad: dict[str, str]) -> set[str]:
+        names = set()
+        for member in members:
+            try:
+                names.add(member.decode())
+            except UnicodeDecodeError:
+                bad[member.decode(errors="backslashreplace")] = "member that is no UTF-8"
+        return names
+
+    def _next_view(self, leases: dict[str, Lease]) -> dict[str, Lease]:
         now = self._clock()
         view = dict(leases)
         absent: dict[str, tuple[float, int]] = {}
@@ -99,9 +113,20 @@ class LeaseDiscovery:
                 continue
             since, looks = self._absent.get(name, (now, 0))
             looks += 1
-            died = name in members and looks >= 2
+            died = looks >= 2 and not self._answers(name)
             if not died and now - since < GRACE_S:
                 view[name] = lease
                 absent[name] = (since, looks)
         self._view, self._absent = view, absent
         return view
+
+
+def _lease(name: str, data: bytes) -> Lease:
+    """Raises ValueError if `data` is no lease of replica `name`."""
+    try:
+        lease = Lease.FromString(data)
+    except DecodeError as error:
+        raise ValueError(f"{len(data)} bytes that are no Lease message") from error
+    if lease.replica_id != name:
+        raise ValueError(f"lease of another replica: {lease.replica_id!r}")
+    return lease
