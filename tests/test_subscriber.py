@@ -10,7 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from proto import keys
-from router.redis_link import RedisLink, open_redis
+from proto.redis_client import open_redis
+from router.redis_link import RedisLink
 from router.subscriber import Subscriber
 from tests.live_router import until
 
