@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
 ]
 
-TOLERANCE = 0.05
+TOLERANCE = 0.08
 """Of the largest logit: bfloat16 keeps 8 bits, and two layers add their rounding up."""
 
 
