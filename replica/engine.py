@@ -179,13 +179,13 @@ class Engine:
             self._metrics.inter_token_s.observe(now_s - request.last_token_s)
         request.last_token_s = now_s
         self._metrics.generated_tokens.inc()
-        delta = request.output.push(token_id)
-        if not delta.is_stop_token:
+        addition = request.output.push(token_id)
+        if not addition.is_stop_token:
             request.sequence.append(token_id)
-        if delta.finish_reason != FINISH_REASON_UNSPECIFIED:
+        if addition.finish_reason != FINISH_REASON_UNSPECIFIED:
             self._scheduler.finish(request)
-        token_ids = [] if delta.is_stop_token else [token_id]
-        return Progress(request, token_ids, delta.text, delta.finish_reason)
+        token_ids = [] if addition.is_stop_token else [token_id]
+        return Progress(request, token_ids, addition.text, addition.finish_reason)
 
     def _expire(self, request: Request) -> Progress:
         self._scheduler.finish(request)

@@ -9,7 +9,7 @@ from replica.sampling import Sampling
 
 
 @dataclass(frozen=True)
-class Delta:
+class Addition:
     """What one token adds to the answer."""
 
     text: str
@@ -28,25 +28,25 @@ class Output:
         self._stops = StopTexts(sampling.stop_texts)
         self._num_tokens = 0
 
-    def push(self, token_id: int) -> Delta:
+    def push(self, token_id: int) -> Addition:
         """Take the next token. Not called again once it has given a finish reason."""
         self._num_tokens += 1
         if token_id in self._sampling.stop_token_ids:
             return self._ended(FinishReason.FINISH_REASON_STOP, is_stop_token=True)
         text = self._stops.push(self._detokenizer.push(token_id))
         if self._stops.found:
-            return Delta(text, FinishReason.FINISH_REASON_STOP, is_stop_token=False)
+            return Addition(text, FinishReason.FINISH_REASON_STOP, is_stop_token=False)
         if self._num_tokens >= self._sampling.max_tokens:
             return self._ended(FinishReason.FINISH_REASON_LENGTH, before=text)
-        return Delta(text, FinishReason.FINISH_REASON_UNSPECIFIED, is_stop_token=False)
+        return Addition(text, FinishReason.FINISH_REASON_UNSPECIFIED, is_stop_token=False)
 
     def _ended(
         self, reason: FinishReason.ValueType, *, before: str = "", is_stop_token: bool = False
-    ) -> Delta:
+    ) -> Addition:
         text = before + self._stops.push(self._detokenizer.finish()) + self._stops.finish()
         if self._stops.found:
             reason = FinishReason.FINISH_REASON_STOP
-        return Delta(text, reason, is_stop_token)
+        return Addition(text, reason, is_stop_token)
 
 
 class StopTexts:

@@ -1,6 +1,7 @@
 """What a replica tells a real Redis: its lease, and deltas from which its tree can be rebuilt."""
 
 import asyncio
+import itertools
 import logging
 import random
 from collections.abc import Callable, Iterator
@@ -127,20 +128,32 @@ async def test_deltas_from_the_first_on_rebuild_the_tree(redis_url: str) -> None
 
 async def test_a_snapshot_and_the_deltas_after_it_rebuild_the_tree(redis_url: str) -> None:
     async with redis_rig(redis_url) as rig:
-        busy = asyncio.create_task(traffic(rig, 30, seed=2))
-        await asyncio.sleep(0.3)
+        await traffic(rig, 10, seed=2)
+        enough = asyncio.Event()
+
+        async def go_on() -> None:
+            for seed in itertools.count(3):
+                if enough.is_set():
+                    return
+                await traffic(rig, 1, seed)
+
+        busy = asyncio.create_task(go_on())
         router = mirror()
         async for chunk in rig.admin.Snapshot(SnapshotRequest()):
             batch, last = chunk.batch, chunk.last
             applied = router.apply_snapshot(NAME, batch.SerializeToString(), last)
         assert last
         assert (applied.outcome, applied.epoch, applied.seq) == ("applied", batch.epoch, batch.seq)
+        taken = batch.seq
+        await until(redis_url, lambda batches: batches[-1].seq >= taken + 30)
+        enough.set()
         await busy
         seq = (await rig.info()).lease.seq
         batches = await until(redis_url, lambda batches: batches[-1].seq > seq)
-        later = [each for each in batches if each.seq > batch.seq]
+        later = [each for each in batches if each.seq > taken]
         outcomes = {router.apply(NAME, each.SerializeToString()).outcome for each in later}
         assert outcomes == {"applied"}
+        assert any(each.events for each in later)
         await assert_equals_tree(router, rig)
 
 

@@ -177,7 +177,7 @@ def test_tokens_after_a_flush_are_those_from_the_cache() -> None:
 
 
 @pytest.mark.parametrize("chunk_size", [7, 32, 512])
-def test_a_real_model_says_the_same_alone_and_in_any_company(chunk_size: int) -> None:
+def test_a_model_of_random_weights_says_the_same_alone_and_in_any_company(chunk_size: int) -> None:
     model, _ = tiny_model()
     rng = random.Random(chunk_size)
     alone = EngineRig(model=model)

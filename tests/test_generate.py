@@ -148,14 +148,16 @@ async def test_namespaces_share_nothing() -> None:
 
 async def test_two_hundred_requests_with_cancelled_and_expired_ones_leave_nothing() -> None:
     rng = random.Random(9)
-    codes: list[grpc.StatusCode] = []
+    codes: dict[grpc.StatusCode, int] = dict.fromkeys(grpc.StatusCode, 0)
     async with replica_rig(slots=2000, max_running=32, chunk_size=64) as rig:
 
         async def one(index: int) -> None:
             prompt = numbers(rng.randrange(1, 60), seed=index % 7) + numbers(5, seed=index)
-            timeout_s = 0.02 if index % 10 == 1 else None
-            call = rig.inference.Generate(tokens_request(prompt, 16), timeout=timeout_s)
-            if index % 10 == 0:
+            cancelled, expiring = index % 10 == 0, index % 10 == 1
+            max_tokens = 1900 if cancelled or expiring else 16  # seconds, or as good as none
+            timeout_s = rng.uniform(0.01, 0.3) if expiring else None
+            call = rig.inference.Generate(tokens_request(prompt, max_tokens), timeout=timeout_s)
+            if cancelled:
                 asyncio.get_running_loop().call_later(rng.uniform(0, 0.5), call.cancel)
             try:
                 async for _ in call:
@@ -164,7 +166,7 @@ async def test_two_hundred_requests_with_cancelled_and_expired_ones_leave_nothin
                 pass
             except asyncio.CancelledError:
                 assert call.cancelled()
-            codes.append(await call.code())
+            codes[await call.code()] += 1
 
         await asyncio.gather(*(one(index) for index in range(200)))
         await rig.settled()
@@ -176,9 +178,19 @@ async def test_two_hundred_requests_with_cancelled_and_expired_ones_leave_nothin
         own = {**labels, "state": "own"}
         assert total("prefixlb_replica_slots", own) == 0
         assert total("prefixlb_replica_slots", {**labels, "state": "protected"}) == 0
-    assert codes.count(grpc.StatusCode.DEADLINE_EXCEEDED) > 0
-    assert codes.count(grpc.StatusCode.CANCELLED) > 0
-    assert codes.count(grpc.StatusCode.OK) >= 160
+        served = {
+            code: total("prefixlb_replica_requests_total", {**labels, "code": code.name}) or 0
+            for code in grpc.StatusCode
+        }
+    assert {code: count for code, count in codes.items() if count} == {
+        grpc.StatusCode.OK: 160,
+        grpc.StatusCode.CANCELLED: 20,
+        grpc.StatusCode.DEADLINE_EXCEEDED: 20,
+    }
+    assert served[grpc.StatusCode.OK] == 160
+    ended = served[grpc.StatusCode.CANCELLED] + served[grpc.StatusCode.DEADLINE_EXCEEDED]
+    assert 0 < ended <= 40  # those that ended before they arrived are not seen at all
+    assert sum(served.values()) == 160 + ended
 
 
 async def test_requests_beyond_max_waiting_are_refused_as_overload() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.prefixlb.v1.inference_pb2 import FinishReason
-from replica.output import Delta, Output, StopTexts
+from replica.output import Addition, Output, StopTexts
 from replica.sampling import Sampling
 from tests.tiny_model import EOS, tiny_model
 
@@ -16,7 +16,7 @@ LENGTH = FinishReason.FINISH_REASON_LENGTH
 CODEC = tiny_model()[1]
 
 
-def answer(token_ids: list[int], **changes: object) -> list[Delta]:
+def answer(token_ids: list[int], **changes: object) -> list[Addition]:
     """What each token gives, up to the end of the answer."""
     values = {
         "max_tokens": 100,
@@ -29,16 +29,16 @@ def answer(token_ids: list[int], **changes: object) -> list[Delta]:
         **changes,
     }
     output = Output(Sampling(**values), CODEC.detokenizer())  # type: ignore[arg-type]
-    deltas = []
+    additions = []
     for token_id in token_ids:
-        deltas.append(output.push(token_id))
-        if deltas[-1].finish_reason != UNSPECIFIED:
+        additions.append(output.push(token_id))
+        if additions[-1].finish_reason != UNSPECIFIED:
             break
-    return deltas
+    return additions
 
 
-def text_of(deltas: list[Delta]) -> str:
-    return "".join(delta.text for delta in deltas)
+def text_of(additions: list[Addition]) -> str:
+    return "".join(addition.text for addition in additions)
 
 
 def naive(text: str, stops: list[str]) -> str:
@@ -78,32 +78,32 @@ def test_no_more_is_held_back_than_may_become_a_stop_text(text: str, stops: list
 
 
 def test_the_end_token_is_no_part_of_the_answer() -> None:
-    deltas = answer([*CODEC.encode("hi"), EOS, 7])
-    assert deltas[-1] == Delta("", STOP, is_stop_token=True)
-    assert text_of(deltas) == "hi"
+    additions = answer([*CODEC.encode("hi"), EOS, 7])
+    assert additions[-1] == Addition("", STOP, is_stop_token=True)
+    assert text_of(additions) == "hi"
 
 
 def test_max_tokens_ends_the_answer_with_all_its_text() -> None:
-    deltas = answer(CODEC.encode("abcdef"), max_tokens=4, stop_texts=("dX",))
-    assert [delta.finish_reason for delta in deltas] == [UNSPECIFIED] * 3 + [LENGTH]
-    assert text_of(deltas) == "abcd"
+    additions = answer(CODEC.encode("abcdef"), max_tokens=4, stop_texts=("dX",))
+    assert [addition.finish_reason for addition in additions] == [UNSPECIFIED] * 3 + [LENGTH]
+    assert text_of(additions) == "abcd"
 
 
 def test_a_stop_text_across_tokens_is_cut_out() -> None:
-    deltas = answer(CODEC.encode("say the end"), stop_texts=("y the",))
-    assert deltas[-1].finish_reason == STOP
-    assert not deltas[-1].is_stop_token
-    assert text_of(deltas) == "sa"
+    additions = answer(CODEC.encode("say the end"), stop_texts=("y the",))
+    assert additions[-1].finish_reason == STOP
+    assert not additions[-1].is_stop_token
+    assert text_of(additions) == "sa"
 
 
 def test_the_last_allowed_token_may_still_complete_a_stop_text() -> None:
-    deltas = answer(CODEC.encode("abc"), max_tokens=3, stop_texts=("bc",))
-    assert (text_of(deltas), deltas[-1].finish_reason) == ("a", STOP)
+    additions = answer(CODEC.encode("abc"), max_tokens=3, stop_texts=("bc",))
+    assert (text_of(additions), additions[-1].finish_reason) == ("a", STOP)
 
 
 @pytest.mark.parametrize(("stops", "text"), [((), "a\ufffd"), (("\ufffd",), "a")])
 def test_an_unfinished_character_ends_as_a_replacement(stops: tuple[str, ...], text: str) -> None:
     ids = CODEC.encode("a日")[:3]
-    deltas = answer(ids, max_tokens=3, stop_texts=stops)
-    assert text_of(deltas) == text
-    assert deltas[-1].finish_reason == (STOP if stops else LENGTH)
+    additions = answer(ids, max_tokens=3, stop_texts=stops)
+    assert text_of(additions) == text
+    assert additions[-1].finish_reason == (STOP if stops else LENGTH)

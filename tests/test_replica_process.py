@@ -146,6 +146,7 @@ def test_it_works_without_redis_and_its_metrics_page_shows_the_work(model_dir: P
         replica.process.terminate()
         assert replica.finish() == 0
     values = dict(re.findall(r"^(prefixlb_replica_\S+) (\S+)$", page, re.MULTILINE))
+    assert "_created" not in page
     label = '{model="tiny"}'
     assert float(values[f"prefixlb_replica_prompt_tokens_total{label}"]) == 6
     assert float(values[f"prefixlb_replica_cached_tokens_total{label}"]) == 2
