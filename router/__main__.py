@@ -154,8 +154,8 @@ def _build(
     )
     discovery: Discovery
     links: Sequence[RedisLink]
-    if settings.replicas:
-        discovery, links = StaticDiscovery(settings.replicas, ask=ask_lease), (deltas,)
+    if settings.discovery == "static":
+        discovery, links = StaticDiscovery(settings.static_replicas, ask=ask_lease), (deltas,)
     else:
         discovery = LeaseDiscovery(
             redis, cluster=settings.cluster, link=leases, answers=fleet.answers, rng=rng

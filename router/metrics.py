@@ -148,7 +148,7 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
         "1 while the replica can be picked as far as its health says.",
         lambda r: r.member.state.liveness is Liveness.LIVE,
     ),
-    ("in_flight_requests", "Requests of this router there now.", lambda r: r.in_flight),
+    ("requests_in_flight", "Requests of this router there now.", lambda r: r.in_flight),
     ("mirror_blocks", "Blocks in the replica's mirror.", lambda r: r.indexed.count),
     ("mirror_size_bytes", "Memory of the replica's mirror.", lambda r: r.indexed.size_bytes),
     (

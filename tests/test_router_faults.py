@@ -252,7 +252,7 @@ async def test_a_frozen_replica_loses_its_unanswered_requests_to_others(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(replicas(other))
         listed = [other.address, f"127.0.0.1:{port}"] if known_by.startswith("a list") else []
-        router = await stack.enter_async_context(live_router(redis_url, replicas=listed))
+        router = await stack.enter_async_context(live_router(redis_url, listed=listed))
         members = router.parts.fleet.members
         async with replica_process("victim", redis_url, port) as victim:
             await until(lambda: set(members) == {"other", "victim"}, 15.0, "both are there")
