@@ -29,6 +29,7 @@ from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
 from router.front import Front
 from router.health import Readiness
+from router.keepalive import KEEPALIVE, PERMIT_KEEPALIVE
 from router.metrics import Metrics
 from router.metrics_page import metrics_page
 from router.redis_link import RedisLink, open_redis
@@ -188,6 +189,8 @@ def _server(max_message_bytes: int, max_calls: int) -> aio.Server:
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", max_message_bytes),
         ],
+            *KEEPALIVE,
+            *PERMIT_KEEPALIVE,
     )
 
 

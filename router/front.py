@@ -176,6 +176,7 @@ class Front(InferenceServicer):
             async for message in call:
                 if not answered:
                     answered = True
+                state.heard_s = self._clock()
                     state.answered(call)
                     self._router.prefilled(pick.ticket)
                     await context.send_initial_metadata(
@@ -193,7 +194,7 @@ class Front(InferenceServicer):
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise  # the client has gone, or its deadline has come
-            self._failed(state, grpc.StatusCode.UNAVAILABLE, "it left the fleet", answered, error)
+            self._failed(state, grpc.StatusCode.UNAVAILABLE, state.ended_because, answered, error)
         finally:
             call.cancel()
 
