@@ -60,6 +60,12 @@ class Metrics:
             "Requests sent to another replica because one failed before it answered.",
             registry=self.registry,
         )
+        self.untokenised_prompts = Counter(
+            PREFIX + "untokenised_prompts",
+            "Texts whose tokenizer was missing or not one: they match nothing.",
+            ["model"],
+            registry=self.registry,
+        )
         self.first_token = Histogram(
             PREFIX + "time_to_first_token_seconds",
             "From a request's arrival to the first message of its answer.",
