@@ -74,10 +74,20 @@ class Admin(AdminServicer):
         request: admin_pb2.ListReplicasRequest,
         context: aio.ServicerContext[admin_pb2.ListReplicasRequest, admin_pb2.ListReplicasResponse],
     ) -> admin_pb2.ListReplicasResponse:
-        members = sorted(self._fleet.members.items())
-        return admin_pb2.ListReplicasResponse(
-            replicas=[self._status(member) for _, member in members]
-        )
+        """The refused ones too, at their place."""
+        statuses = [
+            *(self._status(member) for member in self._fleet.members.values()),
+            *(
+                admin_pb2.ReplicaStatus(
+                    lease=refusal.lease,
+                    mirror=admin_pb2.MIRROR_STATE_COLD,
+                    refusal=f"{refusal.reason}: {refusal.detail}",
+                )
+                for refusal in self._fleet.refusals.values()
+            ),
+        ]
+        statuses.sort(key=lambda status: status.lease.replica_id)
+        return admin_pb2.ListReplicasResponse(replicas=statuses)
 
     def _pick(self, request: GenerateRequest, prompt: Prompt) -> admin_pb2.PickResponse | None:
         pick = self._router.pick(

@@ -170,6 +170,10 @@ async def test_another_block_size_than_the_models_is_refused_loudly_and_used_onc
             page = await router.metrics()
             refused = 'prefixlb_router_replica_refused{reason="block_size",replica="odd"} 1.0'
             assert refused in page
+            statuses = await router.statuses()
+            assert list(statuses) == ["odd", "r0"]
+            assert statuses["odd"].refusal.startswith("block_size: ")
+            assert not statuses["odd"].live and not statuses["r0"].refusal
             for number in range(4):
                 assert (await router.generate([number])).replica == "r0"
             router.parts.fleet.update({"odd": odd.lease()})  # the others have left
