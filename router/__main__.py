@@ -30,8 +30,10 @@ from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
 from router.front import Front
 from router.health import Readiness
+from router.keepalive import KEEPALIVE, PERMIT_KEEPALIVE
 from router.metrics import Metrics
 from router.metrics_page import metrics_page
+from router.prompt import PromptReader
 from router.redis_link import RedisLink
 from router.replica_state import ask_lease
 from router.settings import RouterSettings, read_settings
@@ -155,19 +157,20 @@ def _build(
     )
     discovery: Discovery
     links: Sequence[RedisLink]
-    if settings.replicas:
-        discovery, links = StaticDiscovery(settings.replicas, ask=ask_lease), (deltas,)
+    if settings.discovery == "static":
+        discovery, links = StaticDiscovery(settings.static_replicas, ask=ask_lease), (deltas,)
     else:
         discovery = LeaseDiscovery(
             redis, cluster=settings.cluster, link=leases, answers=fleet.answers, rng=rng
         )
         links = (leases, deltas)
-    admission = Admission(settings.max_inflight)
+    admission, prompts = Admission(settings.max_inflight), PromptReader(fleet, metrics)
     front = Front(
         router=router,
         fleet=fleet,
         metrics=metrics,
         retries=settings.retries,
+        prompts=prompts,
         admission=admission,
         rng=rng,
     )
@@ -175,7 +178,8 @@ def _build(
     readiness = Readiness(health, fleet, timeout_s=settings.ready_timeout_s)
     metrics.watch(fleet, subscriber, router, links)
     add_InferenceServicer_to_server(front, server)
-    add_AdminServicer_to_server(Admin(router=router, fleet=fleet, admission=admission), server)
+    admin = Admin(router=router, fleet=fleet, prompts=prompts, admission=admission)
+    add_AdminServicer_to_server(admin, server)
     add_HealthServicer_to_server(health, server)
     reflection.enable_server_reflection(SERVICES, server)
     return Parts(router, discovery, subscriber, fleet, admission, readiness)
@@ -186,6 +190,8 @@ def _server(max_message_bytes: int, max_calls: int) -> aio.Server:
         maximum_concurrent_rpcs=max_calls,
         options=[
             ("grpc.so_reuseport", 0),  # a second router on the port is a mistake, not a helper
+            *KEEPALIVE,
+            *PERMIT_KEEPALIVE,
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", max_message_bytes),
         ],

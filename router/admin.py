@@ -13,7 +13,7 @@ from radix_rs import Router
 from router.admission import Admission
 from router.fleet import Fleet, Member
 from router.mirror import SyncState
-from router.prompt import Prompt, read_prompt
+from router.prompt import Prompt, PromptReader
 from router.replica_state import Liveness
 
 MIRROR_STATES = {
@@ -31,11 +31,13 @@ class Admin(AdminServicer):
         *,
         router: Router,
         fleet: Fleet,
+        prompts: PromptReader,
         admission: Admission,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._router = router
         self._fleet = fleet
+        self._prompts = prompts
         self._admission = admission
         self._clock = clock
 
@@ -46,7 +48,7 @@ class Admin(AdminServicer):
     ) -> admin_pb2.PickResponse:
         async with as_status(context):
             with self._admission.admitted():
-                prompt = await read_prompt(request.request, self._fleet)
+                prompt = await self._prompts.read(request.request)
                 picked = self._pick(request.request, prompt)
             if picked is None:
                 raise Unavailable(f"no replica of model {prompt.model!r} can take requests now")
@@ -60,7 +62,7 @@ class Admin(AdminServicer):
         """Without a pick if no candidate is eligible: that is when one wants to see them."""
         async with as_status(context):
             with self._admission.admitted():
-                prompt = await read_prompt(request.request, self._fleet)
+                prompt = await self._prompts.read(request.request)
                 explained = admin_pb2.ExplainResponse(
                     pick=self._pick(request.request, prompt),
                     candidates=self._candidates(request.request, prompt),
@@ -72,10 +74,20 @@ class Admin(AdminServicer):
         request: admin_pb2.ListReplicasRequest,
         context: aio.ServicerContext[admin_pb2.ListReplicasRequest, admin_pb2.ListReplicasResponse],
     ) -> admin_pb2.ListReplicasResponse:
-        members = sorted(self._fleet.members.items())
-        return admin_pb2.ListReplicasResponse(
-            replicas=[self._status(member) for _, member in members]
-        )
+        """The refused ones too, at their place."""
+        statuses = [
+            *(self._status(member) for member in self._fleet.members.values()),
+            *(
+                admin_pb2.ReplicaStatus(
+                    lease=refusal.lease,
+                    mirror=admin_pb2.MIRROR_STATE_COLD,
+                    refusal=f"{refusal.reason}: {refusal.detail}",
+                )
+                for refusal in self._fleet.refusals.values()
+            ),
+        ]
+        statuses.sort(key=lambda status: status.lease.replica_id)
+        return admin_pb2.ListReplicasResponse(replicas=statuses)
 
     def _pick(self, request: GenerateRequest, prompt: Prompt) -> admin_pb2.PickResponse | None:
         pick = self._router.pick(

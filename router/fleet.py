@@ -29,6 +29,10 @@ PROBE_FAILURES = 2
 GIVE_UP_S = keys.LEASE_TTL_S
 """Silent for this long, a replica loses the requests that wait for their first message."""
 
+VANISHED_S = 10.0
+"""Without a sign of life for this long, be it a health check or a token, its answers end too: a
+machine that vanished closes no connection."""
+
 
 @dataclass
 class Member:
@@ -218,6 +222,8 @@ class Fleet:
                         )
                     if self._clock() - heard_s >= GIVE_UP_S:
                         state.give_up_unanswered()
+                    if self._clock() - max(heard_s, state.heard_s) >= VANISHED_S:
+                        state.end_calls("it is silent")
 
     async def _pause(self, state: ReplicaState) -> None:
         """Until the next check is due: soon, when the replica becomes suspect meanwhile."""

@@ -23,7 +23,7 @@ from router.admission import Admission
 from router.fleet import Fleet
 from router.metadata import passed
 from router.metrics import Metrics
-from router.prompt import Prompt, read_prompt
+from router.prompt import Prompt, PromptReader
 from router.replica_state import ReplicaState
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class Front(InferenceServicer):
         fleet: Fleet,
         metrics: Metrics,
         retries: int,
+        prompts: PromptReader,
         admission: Admission,
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
@@ -78,6 +79,7 @@ class Front(InferenceServicer):
         self._fleet = fleet
         self._metrics = metrics
         self._retries = retries
+        self._prompts = prompts
         self._admission = admission
         self._rng = rng
         self._clock = clock
@@ -105,7 +107,7 @@ class Front(InferenceServicer):
             self._metrics.requests.labels(model=course.model, code=code.name).inc()
 
     async def _serve(self, request: GenerateRequest, context: Context, course: Course) -> None:
-        prompt = await read_prompt(request, self._fleet)
+        prompt = await self._prompts.read(request)
         course.model = request.model = prompt.model
         request.request_id = request.request_id[:MAX_REQUEST_ID] or uuid.uuid4().hex
         if prompt.tokens and not request.HasField("tokens"):
@@ -174,6 +176,7 @@ class Front(InferenceServicer):
         answered = False
         try:
             async for message in call:
+                state.heard_s = self._clock()
                 if not answered:
                     answered = True
                     state.answered(call)
@@ -193,7 +196,7 @@ class Front(InferenceServicer):
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise  # the client has gone, or its deadline has come
-            self._failed(state, grpc.StatusCode.UNAVAILABLE, "it left the fleet", answered, error)
+            self._failed(state, grpc.StatusCode.UNAVAILABLE, state.ended_because, answered, error)
         finally:
             call.cancel()
 

@@ -60,6 +60,12 @@ class Metrics:
             "Requests sent to another replica because one failed before it answered.",
             registry=self.registry,
         )
+        self.untokenised_prompts = Counter(
+            PREFIX + "untokenised_prompts",
+            "Texts whose tokenizer was missing or not one: they match nothing.",
+            ["model"],
+            registry=self.registry,
+        )
         self.first_token = Histogram(
             PREFIX + "time_to_first_token_seconds",
             "From a request's arrival to the first message of its answer.",
@@ -148,7 +154,7 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
         "1 while the replica can be picked as far as its health says.",
         lambda r: r.member.state.liveness is Liveness.LIVE,
     ),
-    ("in_flight_requests", "Requests of this router there now.", lambda r: r.in_flight),
+    ("requests_in_flight", "Requests of this router there now.", lambda r: r.in_flight),
     ("mirror_blocks", "Blocks in the replica's mirror.", lambda r: r.indexed.count),
     ("mirror_size_bytes", "Memory of the replica's mirror.", lambda r: r.indexed.size_bytes),
     (

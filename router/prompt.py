@@ -1,6 +1,7 @@
 """What a request asks: of which model, with which tokens."""
 
 import asyncio
+import logging
 from array import array
 from dataclasses import dataclass
 
@@ -8,6 +9,9 @@ from proto.errors import InvalidRequest
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from proto.text import TextCodec
 from router.fleet import Fleet
+from router.metrics import Metrics
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -17,22 +21,49 @@ class Prompt:
     """u32; none while only the replica can tokenise the text: then nothing matches."""
 
 
-async def read_prompt(request: GenerateRequest, fleet: Fleet) -> Prompt:
-    """Raises InvalidRequest, UnknownModel or Unavailable."""
-    model = fleet.model(request.model)
-    kind = request.WhichOneof("prompt")
-    if kind is None:
-        raise InvalidRequest("the request has no prompt: set text, chat or tokens")
-    if kind == "tokens":
-        tokens = array("I", request.tokens.ids)
-    elif (codec := fleet.codec(model)) is not None:
-        # A long text takes milliseconds, which the streams that are running shall not wait for.
-        tokens = array("I", await asyncio.to_thread(_encode, codec, request))
-    else:
-        return Prompt(model, array("I"))
-    if not tokens:
-        raise InvalidRequest("the prompt has 0 tokens, at least 1 is needed")
-    return Prompt(model, tokens)
+class PromptReader:
+    """Reads prompts; counts those whose tokens only the replica can tell, and says when so."""
+
+    def __init__(self, fleet: Fleet, metrics: Metrics) -> None:
+        self._fleet = fleet
+        self._metrics = metrics
+        self._untokenised: set[str] = set()
+        """Models whose last text had to go as it is."""
+
+    async def read(self, request: GenerateRequest) -> Prompt:
+        """Raises InvalidRequest, UnknownModel or Unavailable."""
+        model = self._fleet.model(request.model)
+        kind = request.WhichOneof("prompt")
+        if kind is None:
+            raise InvalidRequest("the request has no prompt: set text, chat or tokens")
+        if kind == "tokens":
+            tokens = array("I", request.tokens.ids)
+        else:
+            codec = self._fleet.codec(model)
+            self._note(model, tokenised=codec is not None)
+            if codec is None:
+                return Prompt(model, array("I"))
+            # A long text takes milliseconds, which running streams shall not wait for.
+            tokens = array("I", await asyncio.to_thread(_encode, codec, request))
+        if not tokens:
+            raise InvalidRequest("the prompt has 0 tokens, at least 1 is needed")
+        return Prompt(model, tokens)
+
+    def _note(self, model: str, *, tokenised: bool) -> None:
+        if not tokenised:
+            self._metrics.untokenised_prompts.labels(model=model).inc()
+        if tokenised == (model not in self._untokenised):
+            return
+        if tokenised:
+            self._untokenised.remove(model)
+            log.info("text is tokenised again model=%s", model)
+        else:
+            self._untokenised.add(model)
+            log.warning(
+                "text goes untokenised, so that its prefixes are not seen: its replicas' tokenizers"
+                " are missing or differ model=%s",
+                model,
+            )
 
 
 def _encode(codec: TextCodec, request: GenerateRequest) -> list[int]:

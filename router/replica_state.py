@@ -62,6 +62,10 @@ class ReplicaState:
         self.liveness = Liveness.LIVE
         self.suspected = asyncio.Event()
         """Set while SUSPECT."""
+        self.heard_s = float("-inf")
+        """When the last message of any answer came."""
+        self.ended_because = ""
+        """Why its calls were ended from here."""
         self.silent_checks = 0
         """Health checks without an answer since the last one with an answer."""
         self.codec: TextCodec | None = None
@@ -133,13 +137,19 @@ class ReplicaState:
 
     def give_up_unanswered(self) -> None:
         """End the calls that have no answer yet; whoever waits for one sees it cancelled."""
+        self.ended_because = "it is silent"
         for call in list(self.unanswered):
+            call.cancel()
+
+    def end_calls(self, why: str) -> None:
+        """End all; whoever reads one sees it cancelled."""
+        self.ended_because = why
+        for call in list(self.calls):
             call.cancel()
 
     async def close(self) -> None:
         """End every call and the connection."""
-        for call in list(self.calls):
-            call.cancel()
+        self.end_calls("it left the fleet")
         await self._channel.close()
 
 

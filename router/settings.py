@@ -2,10 +2,18 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
+from redis.asyncio.connection import parse_url
 
 
 def _split(value: object) -> object:
@@ -16,6 +24,20 @@ Addresses = Annotated[
     list[Annotated[str, Field(pattern=r"^\S+:\d+$")]], NoDecode, BeforeValidator(_split)
 ]
 """host:port, separated by commas."""
+
+
+def _is_redis_url(value: str) -> str:
+    try:
+        parse_url(value)
+    except ValueError:  # which may quote the password
+        raise ValueError("expected redis://[user:password@]host[:port][/database]") from None
+    return value
+
+
+RedisUrl = Annotated[str, AfterValidator(_is_redis_url)]
+
+SECRET = {"redis_url"}
+"""Settings whose value may hold a password and is not printed."""
 
 
 class RouterSettings(BaseSettings):
@@ -35,16 +57,19 @@ class RouterSettings(BaseSettings):
     metrics_port: int = Field(
         29000, ge=0, le=65535, description="port of the metrics page; 0 takes a free one"
     )
-    redis_url: str = Field(
+    redis_url: RedisUrl = Field(
         "redis://127.0.0.1:6379/0",
-        pattern=r"^(rediss?|unix)://",
         description="Redis that carries leases and deltas",
     )
     cluster: str = Field(
         "default", min_length=1, description="name in the keys, so that clusters can share a Redis"
     )
-    replicas: Addresses = Field(
-        [], description="host:port of every replica; empty: found by their leases in Redis"
+    discovery: Literal["redis", "static"] = Field(
+        "redis",
+        description="how replicas are found: by their leases in Redis, or by --static-replicas",
+    )
+    static_replicas: Addresses = Field(
+        [], description="host:port of every replica, for --discovery static"
     )
     policy: Literal["cost", "round_robin", "random", "least_load"] = Field(
         "cost", description="how a replica is picked"
@@ -75,6 +100,12 @@ class RouterSettings(BaseSettings):
         "INFO", description="least severe log line that is written"
     )
 
+    @model_validator(mode="after")
+    def _lists_replicas_if_static(self) -> Self:
+        if (self.discovery == "static") != bool(self.static_replicas):
+            raise ValueError("--discovery static and --static-replicas need each other")
+        return self
+
 
 def read_settings(arguments: list[str]) -> RouterSettings:
     """Settings from flags, then environment, then defaults.
@@ -85,11 +116,16 @@ def read_settings(arguments: list[str]) -> RouterSettings:
         return RouterSettings(_cli_parse_args=arguments)  # type: ignore[call-arg]
     except ValidationError as error:
         for problem in error.errors():
-            name = str(problem["loc"][0]).replace("_", "-")
-            print(
-                f"prefixlb router: --{name}: {problem['msg']}, got {problem['input']!r}",
-                file=sys.stderr,
-            )
+            print(f"prefixlb router: {_told(problem)}", file=sys.stderr)
     except SettingsError as error:
         print(f"prefixlb router: {error}", file=sys.stderr)
     sys.exit(2)
+
+
+def _told(problem: ErrorDetails) -> str:
+    said = problem["msg"].removeprefix("Value error, ")
+    if not problem["loc"]:
+        return said  # of several settings together
+    name = str(problem["loc"][0])
+    got = "" if name in SECRET else f", got {problem['input']!r}"
+    return f"--{name.replace('_', '-')}: {said}{got}"

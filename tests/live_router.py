@@ -132,13 +132,18 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
 
 
 @asynccontextmanager
-async def live_router(redis_url: str, **settings: Any) -> AsyncIterator[LiveRouter]:
+async def live_router(
+    redis_url: str, *, listed: Sequence[str] = (), **settings: Any
+) -> AsyncIterator[LiveRouter]:
+    """`listed`: addresses of all replicas, instead of their leases."""
     values = {
         "port": 0,
         "metrics_port": 0,
         "redis_url": redis_url,
         "cluster": "test",
         "drain_timeout_s": 1.0,
+        "discovery": "static" if listed else "redis",
+        "static_replicas": list(listed),
         **settings,
     }
     async with running(RouterSettings(**values), derive_hash_key(b"")) as router:

@@ -123,7 +123,7 @@ async def test_a_static_list_needs_no_leases(redis_url: str) -> None:
     await r0.start(leased=False)
     await r1.start(leased=False)
     addresses = [r0.address, r1.address, "127.0.0.1:1"]
-    async with live_router(redis_url, replicas=addresses) as router:
+    async with live_router(redis_url, listed=addresses) as router:
         await r1.store(prompt)
         await router.synced(r0, r1)
         answer = await router.generate(prompt)
@@ -145,7 +145,7 @@ async def test_an_address_that_is_taken_over_by_another_replica_is_that_replica(
 ) -> None:
     old, new = FakeReplica("old", redis_url), FakeReplica("new", redis_url)
     await old.start(leased=False)
-    async with live_router(redis_url, replicas=[old.address]) as router:
+    async with live_router(redis_url, listed=[old.address]) as router:
         await router.synced(old)
         await old.kill()
         new.port = old.port
@@ -171,6 +171,10 @@ async def test_another_block_size_than_the_models_is_refused_loudly_and_used_onc
             page = await router.metrics()
             refused = 'prefixlb_router_replica_refused{reason="block_size",replica="odd"} 1.0'
             assert refused in page
+            statuses = await router.statuses()
+            assert list(statuses) == ["odd", "r0"]
+            assert statuses["odd"].refusal.startswith("block_size: ")
+            assert not statuses["odd"].live and not statuses["r0"].refusal
             for number in range(4):
                 assert (await router.generate([number])).replica == "r0"
             router.parts.fleet.update({"odd": odd.lease()})  # the others have left
@@ -194,7 +198,7 @@ async def test_another_cluster_secret_is_refused_loudly_and_used_once_it_is_the_
     """Else no block of it would ever match, and nothing would say why."""
     odd = FakeReplica("odd", redis_url, secret=b"another")
     await odd.start(leased=not listed)
-    async with live_router(redis_url, replicas=[odd.address] if listed else []) as router:
+    async with live_router(redis_url, listed=[odd.address] if listed else []) as router:
         await until(lambda: "odd" in router.parts.fleet.refusals)
         assert not router.parts.fleet.members
         (line,) = [r for r in caplog.records if "replica refused" in r.message]

@@ -5,14 +5,17 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import grpc
 import pytest
 from grpc import aio
 
+from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from radix_rs import RouterError
 from router.cli.redis_server import free_port
+from router.fleet import VANISHED_S
+from router.keepalive import CLIENT_KEEPALIVE_S
 from tests.fake_replica import NOT_SERVING, SERVING, FakeReplica, Script, replicas
 from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
 
@@ -252,7 +255,7 @@ async def test_a_frozen_replica_loses_its_unanswered_requests_to_others(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(replicas(other))
         listed = [other.address, f"127.0.0.1:{port}"] if known_by.startswith("a list") else []
-        router = await stack.enter_async_context(live_router(redis_url, replicas=listed))
+        router = await stack.enter_async_context(live_router(redis_url, listed=listed))
         members = router.parts.fleet.members
         async with replica_process("victim", redis_url, port) as victim:
             await until(lambda: set(members) == {"other", "victim"}, 15.0, "both are there")
@@ -280,3 +283,89 @@ async def test_a_replica_that_leaves_takes_its_running_answers_with_it(redis_url
         answer = await task
         assert answer.code is grpc.StatusCode.UNAVAILABLE
         assert answer.details == "replica r0 failed during its answer: it left the fleet"
+
+
+class Cable:
+    """The way to a replica, which can be cut: nobody is told, no byte arrives."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._connections: set[asyncio.Task[None]] = set()
+
+    def cut(self) -> None:
+        self._whole.clear()
+
+    @asynccontextmanager
+    async def laid(self) -> AsyncIterator[str]:
+        """Address of its near end."""
+        server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections.add(asyncio.create_task(self._carry_both(reader, writer)))
+
+    async def _carry_both(self, reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
+        far_reader, far = await asyncio.open_connection("127.0.0.1", self._port)
+        ways = [
+            asyncio.create_task(self._carry(reader, far)),
+            asyncio.create_task(self._carry(far_reader, near)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            for end in (near, far):
+                end.close()
+                with suppress(OSError):
+                    await end.wait_closed()
+
+    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(2**16):
+            await self._whole.wait()
+            sink.write(data)
+        await self._whole.wait()
+
+
+@pytest.mark.slow
+async def test_answers_of_a_machine_that_vanished_without_a_word_end(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(tokens=1000, gap_s=0.05)
+    await r0.start(leased=False)
+    cable = Cable(r0.port)
+    async with cable.laid() as address, live_router(redis_url, listed=[address]) as router:
+        await router.synced(r0)
+        begun = asyncio.create_task(router.generate([1, 2, 3], timeout_s=60.0))
+        await until(lambda: bool(router.member(r0).state.calls))
+        await until(lambda: not router.member(r0).state.unanswered, what="it answers")
+        cable.cut()
+        async with asyncio.timeout(VANISHED_S + 3.0):
+            answer = await begun
+        assert answer.code is grpc.StatusCode.UNAVAILABLE
+        assert answer.details == "replica r0 failed during its answer: it is silent"
+        assert idle(router)
+    await r0.kill()
+
+
+async def test_a_client_may_ask_for_signs_of_life_while_it_waits(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(first_after_s=6.0)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        options = [
+            ("grpc.keepalive_time_ms", int(1100 * CLIENT_KEEPALIVE_S)),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        async with aio.insecure_channel(
+            f"127.0.0.1:{router.running.port}", options=options
+        ) as channel:
+            call = InferenceStub(channel).Generate(request_of([1, 2, 3]))
+            assert len([message async for message in call]) == 4

@@ -12,9 +12,13 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
 
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from router.cli.redis_server import free_port
@@ -108,18 +112,36 @@ async def test_a_call_accepted_before_the_drain_and_handled_after_it_is_served_t
             await drain
 
 
-async def test_a_client_that_knows_reflection_alone_finds_the_services(redis_url: str) -> None:
-    async with live_router(redis_url) as router:
-        stub = reflection_pb2_grpc.ServerReflectionStub(router.channel)
-        request = reflection_pb2.ServerReflectionRequest(list_services="")
-        async for answer in stub.ServerReflectionInfo(iter([request])):
-            names = {service.name for service in answer.list_services_response.service}
-        assert names == {
-            "prefixlb.v1.Inference",
-            "prefixlb.v1.Admin",
-            "grpc.health.v1.Health",
-            "grpc.reflection.v1alpha.ServerReflection",
-        }
+async def test_a_client_that_knows_reflection_alone_finds_the_services_and_generates(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+
+    def explore(address: str) -> tuple[list[str], list[str]]:
+        with grpc.insecure_channel(address) as channel:
+            reflected = ProtoReflectionDescriptorDatabase(channel)
+            pool = DescriptorPool(reflected)
+            method = pool.FindServiceByName("prefixlb.v1.Inference").FindMethodByName("Generate")
+            request = GetMessageClass(method.input_type)(tokens={"ids": [1, 2, 3]})
+            generate = channel.unary_stream(
+                f"/{method.containing_service.full_name}/{method.name}",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=GetMessageClass(method.output_type).FromString,
+            )
+            texts = [answer.text for answer in generate(request, timeout=10)]
+            return list(reflected.get_services()), texts
+
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.ready()
+        address = f"127.0.0.1:{router.running.port}"
+        services, texts = await asyncio.to_thread(explore, address)
+    assert set(services) == {
+        "prefixlb.v1.Inference",
+        "prefixlb.v1.Admin",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
+    assert texts == ["0 ", "1 ", "2 ", ""]
 
 
 @asynccontextmanager

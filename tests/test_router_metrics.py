@@ -71,7 +71,7 @@ async def test_requests_and_tokens_are_counted_per_replica_and_model(redis_url: 
         assert page["picks_total{reason=prefix}"] == 1
         assert page["time_to_first_token_seconds_count{model=tiny}"] == 2
         assert page["inter_token_seconds_count{model=tiny}"] == 4
-        assert page[f"in_flight_requests{of_r0}"] == 0
+        assert page[f"requests_in_flight{of_r0}"] == 0
 
 
 async def test_the_state_of_every_mirror_is_shown(redis_url: str) -> None:

@@ -161,8 +161,9 @@ async def test_text_goes_as_it_is_to_the_least_loaded_until_the_tokenizer_is_kno
 
 
 async def test_text_goes_as_it_is_while_replicas_of_a_model_disagree_on_the_tokenizer(
-    redis_url: str,
+    redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     r0 = FakeReplica("r0", redis_url, codec=tiny_codec())
     r1 = FakeReplica("r1", redis_url, codec=tiny_codec(chat_template="another"))
     async with replicas(r0, r1), live_router(redis_url) as router:
@@ -170,6 +171,15 @@ async def test_text_goes_as_it_is_while_replicas_of_a_model_disagree_on_the_toke
         await until(lambda: router.has_codecs(r0, r1))
         await router.generate(text="hello")
         assert (r0.served + r1.served)[0].request.text == "hello"
+        await router.generate(text="hello")
+        await router.generate([1, 2, 3])
+        counted = 'prefixlb_router_untokenised_prompts_total{model="tiny"} 2.0'
+        assert counted in await router.metrics()
+        assert caplog.text.count("text goes untokenised") == 1
+        router.parts.fleet.update({"r0": r0.lease()})
+        await router.generate(text="hello")
+        assert caplog.text.count("text is tokenised again") == 1
+        assert counted in await router.metrics()
 
 
 async def test_a_tokenizer_that_is_not_the_announced_one_is_not_used(redis_url: str) -> None:

@@ -21,16 +21,22 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_default(
     assert (settings.hash_secret_file, settings.uncached_weight) == (Path("/secret"), 2.5)
 
 
-@pytest.mark.parametrize("flags", [["--replicas", "a:1,b:2"], ["--replicas=a:1", "--replicas=b:2"]])
+STATIC = "--discovery=static"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--static-replicas", "a:1,b:2"], ["--static-replicas=a:1", "--static-replicas=b:2"]],
+)
 def test_addresses_are_separated_by_commas(flags: list[str]) -> None:
-    assert read_settings(flags).replicas == ["a:1", "b:2"]
+    assert read_settings([STATIC, *flags]).static_replicas == ["a:1", "b:2"]
 
 
 def test_addresses_in_the_environment_are_separated_by_commas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("ROUTER_REPLICAS", "a:1, b:2")
-    assert read_settings([]).replicas == ["a:1", "b:2"]
+    monkeypatch.setenv("ROUTER_STATIC_REPLICAS", "a:1, b:2")
+    assert read_settings([STATIC]).static_replicas == ["a:1", "b:2"]
 
 
 @pytest.mark.parametrize(
@@ -41,9 +47,13 @@ def test_addresses_in_the_environment_are_separated_by_commas(
         (["--policy", "best"], "--policy: Input should be 'cost'"),
         (["--uncached-weight", "0"], "--uncached-weight: Input should be greater than 0, got '0'"),
         (["--uncached-weight", "nan"], "--uncached-weight: Input should be"),
-        (["--redis-url", "localhost"], "--redis-url: String should match pattern"),
+        (["--redis-url", "localhost"], "--redis-url: expected redis://"),
+        (["--redis-url", "redis://h:x"], "--redis-url: expected redis://"),
         (["--max-inflight", "0"], "--max-inflight: Input should be greater than or equal to 1"),
-        (["--replicas", "a"], "--replicas: String should match pattern"),
+        ([STATIC, "--static-replicas", "a"], "--static-replicas: String should match pattern"),
+        ([STATIC], "--discovery static and --static-replicas need each other"),
+        (["--static-replicas", "a:1"], "--discovery static and --static-replicas need each other"),
+        (["--discovery", "dns"], "--discovery: Input should be 'redis' or 'static', got 'dns'"),
         (["--hash-secret-file", "/nowhere"], "--hash-secret-file: cannot read the hash secret"),
         (["--unknown", "1"], "unrecognized arguments: --unknown"),
     ],
@@ -59,6 +69,17 @@ def test_a_bad_value_ends_with_code_2_and_a_line_that_says_what_was_wrong(
     errors = capsys.readouterr().err
     assert said in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("url", ["http://u:s3cret@h:1", "redis://:s3cret@h:port", "s3cret"])
+def test_a_password_in_the_url_of_redis_is_never_printed(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        read_settings(["--redis-url", url])
+    errors = capsys.readouterr().err
+    assert "--redis-url: expected" in errors
+    assert "s3cret" not in errors
 
 
 def test_every_problem_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:

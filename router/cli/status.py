@@ -9,6 +9,7 @@ from typing import Any
 from rich.live import Live
 from rich.table import Table
 
+from proto.prefixlb.v1.admin_pb2 import ReplicaStatus
 from router.cli import console
 from router.cli.fleet_view import ReplicaView, view_fleet
 from router.cli.request_flags import add_router_flag
@@ -64,7 +65,7 @@ def fleet_table(views: Sequence[ReplicaView]) -> Table:
         table.add_row(
             view.replica_id,
             status.lease.address,
-            "draining" if load.draining else "live" if status.live else "gone",
+            _state(status),
             view.mirror,
             str(status.count),
             str(load.running),
@@ -76,6 +77,12 @@ def fleet_table(views: Sequence[ReplicaView]) -> Table:
             percent(status.delivered_tokens, status.prompt_tokens),
         )
     return table
+
+
+def _state(status: ReplicaStatus) -> str:
+    if status.refusal:
+        return f"refused: {status.refusal.partition(':')[0]}"
+    return "draining" if status.load.draining else "live" if status.live else "gone"
 
 
 def percent(part: float, whole: float) -> str:
@@ -95,6 +102,7 @@ def as_dict(view: ReplicaView) -> dict[str, Any]:
         "address": status.lease.address,
         "model": status.lease.model,
         "live": status.live,
+        "refusal": status.refusal,
         "draining": status.load.draining,
         "mirror": view.mirror.split(",")[0],
         "mirror_equals_tree": view.mirror_equals_tree,

@@ -275,6 +275,7 @@ class ReplicaStatus(_message.Message):
     GAPS_FIELD_NUMBER: _builtins.int
     SNAPSHOTS_FIELD_NUMBER: _builtins.int
     LIVE_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
     mirror: Global___MirrorState.ValueType
     epoch: _builtins.int
     """Where the mirror stands."""
@@ -294,6 +295,10 @@ class ReplicaStatus(_message.Message):
     snapshots: _builtins.int
     live: _builtins.bool
     """Can be picked now."""
+    refusal: _builtins.str
+    """Why this router does not use it, such as another hash version or cluster secret; of such a replica
+    only the lease is known. Empty: it is used.
+    """
     @_builtins.property
     def lease(self) -> _delta_pb2.Lease: ...
     @_builtins.property
@@ -317,10 +322,11 @@ class ReplicaStatus(_message.Message):
         gaps: _builtins.int = ...,
         snapshots: _builtins.int = ...,
         live: _builtins.bool = ...,
+        refusal: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "captured_tokens", b"captured_tokens", "count", b"count", "delivered_tokens", b"delivered_tokens", "digest", b"digest", "epoch", b"epoch", "gaps", b"gaps", "in_flight", b"in_flight", "lease", b"lease", "live", b"live", "load", b"load", "mirror", b"mirror", "prompt_tokens", b"prompt_tokens", "requests", b"requests", "seq", b"seq", "snapshots", b"snapshots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "captured_tokens", b"captured_tokens", "count", b"count", "delivered_tokens", b"delivered_tokens", "digest", b"digest", "epoch", b"epoch", "gaps", b"gaps", "in_flight", b"in_flight", "lease", b"lease", "live", b"live", "load", b"load", "mirror", b"mirror", "prompt_tokens", b"prompt_tokens", "refusal", b"refusal", "requests", b"requests", "seq", b"seq", "snapshots", b"snapshots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
