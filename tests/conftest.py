@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from router.cli.model import model_path
-from router.cli.redis_server import redis_server
+from tests.redis_process import redis_server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

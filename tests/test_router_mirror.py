@@ -12,9 +12,10 @@ import pytest
 
 from proto import keys
 from proto.redis_client import open_redis
-from router.cli.redis_server import free_port, redis_server
+from router.cli.redis_server import free_port
 from tests.fake_replica import FakeReplica, replicas
 from tests.live_router import live_router, prompt_of, until
+from tests.redis_process import redis_server
 
 pytestmark = pytest.mark.redis
 
