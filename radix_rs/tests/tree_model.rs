@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use radix_rs::chain::{self, HashKey};
 use radix_rs::delta::Event;
 use radix_rs::error::TreeError;
-use radix_rs::tree::{Namespace, Tree};
+use radix_rs::tree::{Claim, EvictPolicy, Namespace, Tree};
 
 const NAMESPACES: [(&str, &str); 3] = [("", ""), ("a", "bc"), ("ab", "c")];
 
@@ -18,6 +18,10 @@ type Prefix = Vec<u32>;
 #[derive(Clone, Default)]
 struct End {
     last_used: u64,
+    created: u64,
+    hits: u64,
+    priority: i64,
+    longest: usize,
     lock_ref: u32,
     /// The tree's handle, once it was seen.
     handle: Option<u64>,
@@ -30,6 +34,7 @@ struct Model {
     pages: BTreeMap<Prefix, Vec<i32>>,
     ends: BTreeMap<Prefix, End>,
     clock: u64,
+    policy: EvictPolicy,
 }
 
 impl Model {
@@ -59,7 +64,30 @@ impl Model {
         self.clock = clock;
     }
 
-    fn store(&mut self, key: &[u32], held: usize, slots: &[i32]) {
+    /// What goes first has the smallest.
+    fn rank(&self, end: &[u32], node: &End) -> (i64, i64) {
+        let used = i64::try_from(node.last_used).unwrap();
+        let created = i64::try_from(node.created).unwrap();
+        match self.policy {
+            EvictPolicy::Lru => (0, used),
+            EvictPolicy::Lfu => (i64::try_from(node.hits).unwrap(), used),
+            EvictPolicy::Slru { threshold } => (i64::from(node.hits >= threshold), used),
+            EvictPolicy::Priority => (node.priority, used),
+            EvictPolicy::Tlru {
+                threshold,
+                next_prompt_estimate,
+            } => {
+                let next = node.longest as u64 + next_prompt_estimate;
+                let safe = self.start(end) as u64 >= next.saturating_sub(threshold);
+                (-i64::from(safe), used)
+            }
+            EvictPolicy::Fifo => (0, created),
+            EvictPolicy::Mru => (0, -used),
+            EvictPolicy::Filo => (0, -created),
+        }
+    }
+
+    fn store(&mut self, key: &[u32], held: usize, slots: &[i32], claim: Claim) {
         self.use_prefix(&key[..=held]);
         if held < key.len() - 1 {
             for start in (held..key.len() - 1).step_by(self.page_size) {
@@ -67,9 +95,19 @@ impl Model {
                 self.pages
                     .insert(key[..=end].to_vec(), slots[start..end].to_vec());
             }
-            self.ends.insert(key.to_vec(), End::default());
+            let leaf = End {
+                created: self.clock + 1,
+                priority: claim.priority,
+                ..End::default()
+            };
+            self.ends.insert(key.to_vec(), leaf);
         }
         self.use_prefix(key);
+        for (end, node) in self.path(key) {
+            node.hits += u64::from(end.len() - 1 > claim.counted_to);
+            node.priority = node.priority.max(claim.priority);
+            node.longest = node.longest.max(key.len() - 1);
+        }
     }
 
     /// The nodes from the root to `prefix`: shorter ones sort first.
@@ -107,7 +145,7 @@ impl Model {
                 .ends
                 .iter()
                 .filter(|(end, node)| node.lock_ref == 0 && is_leaf(end));
-            let Some(leaf) = leaves.min_by_key(|(_, node)| node.last_used) else {
+            let Some(leaf) = leaves.min_by_key(|(end, node)| self.rank(end, node)) else {
                 break;
             };
             let leaf = leaf.0.clone();
@@ -142,7 +180,7 @@ impl Model {
 #[derive(Clone, Debug)]
 enum Op {
     Match(usize, Vec<u32>),
-    Insert(usize, Vec<u32>, bool),
+    Insert(usize, Vec<u32>, bool, i64),
     Lock(prop::sample::Index),
     Unlock(prop::sample::Index),
     Evict(usize),
@@ -155,7 +193,9 @@ fn op(page_size: usize) -> impl Strategy<Value = Op> {
     let place = (0..NAMESPACES.len(), tokens);
     prop_oneof![
         4 => place.clone().prop_map(|(space, tokens)| Op::Match(space, tokens)),
-        6 => (place, any::<bool>()).prop_map(|((space, tokens), own)| Op::Insert(space, tokens, own)),
+        6 => (place, any::<bool>(), -1i64..2).prop_map(|((space, tokens), own, priority)| {
+            Op::Insert(space, tokens, own, priority)
+        }),
         2 => any::<prop::sample::Index>().prop_map(Op::Lock),
         2 => any::<prop::sample::Index>().prop_map(Op::Unlock),
         2 => (0usize..40).prop_map(Op::Evict),
@@ -178,14 +218,17 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(page_size: usize, block_size: usize) -> Self {
+    fn new(page_size: usize, block_size: usize, policy: EvictPolicy) -> Self {
         let key = HashKey::derive(b"a secret");
         let model = Model {
             page_size,
+            policy,
             ..Model::default()
         };
         Self {
-            tree: Tree::new(page_size, block_size, key, "m").unwrap(),
+            tree: Tree::new(page_size, block_size, key, "m")
+                .unwrap()
+                .with_policy(policy),
             model,
             key,
             block_size,
@@ -201,7 +244,9 @@ impl Pair {
             Op::Match(space, tokens) => {
                 self.find(*space, tokens);
             }
-            Op::Insert(space, tokens, own) => self.insert(*space, tokens, *own),
+            Op::Insert(space, tokens, own, priority) => {
+                self.insert(*space, tokens, *own, *priority);
+            }
             Op::Lock(which) => self.lock(*which),
             Op::Unlock(which) if !self.receipts.is_empty() => {
                 let (receipt, prefix) = self.receipts.swap_remove(which.index(self.receipts.len()));
@@ -240,7 +285,7 @@ impl Pair {
         length
     }
 
-    fn insert(&mut self, space: usize, tokens: &[u32], own: bool) {
+    fn insert(&mut self, space: usize, tokens: &[u32], own: bool, priority: i64) {
         let owned = if own { self.find(space, tokens) } else { 0 };
         let mut key = vec![u32::try_from(space).unwrap()];
         key.extend(&tokens[..tokens.len() / self.model.page_size * self.model.page_size]);
@@ -249,13 +294,18 @@ impl Pair {
         let fresh = i32::try_from(tokens.len() - owned).unwrap();
         slots.extend(self.next_slot..self.next_slot + fresh);
         self.next_slot += fresh;
+        let claim = Claim {
+            owned_from: owned,
+            counted_to: owned,
+            priority,
+        };
         let done = self
             .tree
-            .insert(tokens, &slots, owned, 0, namespace(space))
+            .insert(tokens, &slots, claim, namespace(space))
             .unwrap();
         assert_eq!((done.prefix_length, done.duplicates), (held, owned..held));
         if key.len() > 1 {
-            self.model.store(&key, held, &slots);
+            self.model.store(&key, held, &slots, claim);
         }
         self.see(&key, done.node);
     }
@@ -389,7 +439,31 @@ fn namespace(space: usize) -> Namespace<'static> {
 }
 
 fn sizes() -> impl Strategy<Value = (usize, usize)> {
-    prop::sample::select(vec![(1, 1), (1, 4), (2, 4), (4, 4), (4, 16), (16, 16)])
+    prop::sample::select(vec![
+        (1, 1),
+        (1, 4),
+        (2, 4),
+        (4, 4),
+        (4, 16),
+        (16, 16),
+        (64, 64),
+    ])
+}
+
+fn policies() -> impl Strategy<Value = EvictPolicy> {
+    prop_oneof![
+        Just(EvictPolicy::Lru),
+        Just(EvictPolicy::Lfu),
+        (0u64..4).prop_map(|threshold| EvictPolicy::Slru { threshold }),
+        Just(EvictPolicy::Priority),
+        (0u64..30, 0u64..10).prop_map(|(threshold, next_prompt_estimate)| EvictPolicy::Tlru {
+            threshold,
+            next_prompt_estimate
+        }),
+        Just(EvictPolicy::Fifo),
+        Just(EvictPolicy::Mru),
+        Just(EvictPolicy::Filo),
+    ]
 }
 
 proptest! {
@@ -399,9 +473,10 @@ proptest! {
     fn tree_and_model_agree_on_any_operations(
         ((page_size, block_size), ops) in sizes().prop_flat_map(|(page_size, block_size)| {
             (Just((page_size, block_size)), prop::collection::vec(op(page_size), 1..60))
-        })
+        }),
+        policy in policies(),
     ) {
-        let mut pair = Pair::new(page_size, block_size);
+        let mut pair = Pair::new(page_size, block_size, policy);
         for op in &ops {
             pair.apply(op);
             pair.compare();

@@ -27,8 +27,14 @@ pub(super) struct Node {
     pub lock_ref: u32,
     /// Requests whose insert reached this node.
     pub hit_count: u32,
+    /// Tokens of the longest key inserted through this node, evicted since or not.
+    pub history: u32,
+    /// Greatest of the requests whose insert reached this node.
+    pub priority: i64,
     /// Tick of the last access.
     pub last_used: u64,
+    /// Tick of the insert that made it; both parts of a split keep it.
+    pub created: u64,
 }
 
 impl Default for Node {
@@ -46,7 +52,10 @@ impl Default for Node {
             previous_sibling: NONE,
             lock_ref: 0,
             hit_count: 0,
+            history: 0,
+            priority: i64::MIN,
             last_used: 0,
+            created: 0,
         }
     }
 }
@@ -119,7 +128,10 @@ impl Node {
             end: self.end - self.len + at,
             lock_ref: self.lock_ref,
             hit_count: self.hit_count,
+            history: self.history,
+            priority: self.priority,
             last_used: self.last_used,
+            created: self.created,
             ..Self::default()
         };
         self.offset += at;
