@@ -217,7 +217,7 @@ impl Replay {
         let tree = self.tree.as_mut().unwrap();
         let found = tree.match_prefix(&words.tokens(), namespace)?;
         let mut slots = vec![-1; found.length];
-        for (start, piece) in tree.path_slots(found.node)? {
+        for (start, piece) in tree.path_slots(found.node, 0)? {
             for (slot, cached) in slots[start..].iter_mut().zip(piece) {
                 *slot = cached;
             }

@@ -275,7 +275,7 @@ impl Pair {
         self.model.use_prefix(&prefix);
         assert_eq!(found.length, length);
         let mut slots = vec![-1; length];
-        for (start, piece) in self.tree.path_slots(found.node).unwrap() {
+        for (start, piece) in self.tree.path_slots(found.node, 0).unwrap() {
             for (slot, cached) in slots[start..].iter_mut().zip(piece) {
                 *slot = cached;
             }

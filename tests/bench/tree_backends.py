@@ -108,6 +108,7 @@ class _Sglang(Timed):
         super().__init__()
         import torch
 
+        torch.set_num_threads(1)
         self.torch = torch
 
     def value(self, row: Slots) -> Any:

@@ -408,9 +408,8 @@ impl Tree {
     /// Write the slots of the path to `node`, those of the positions from `since` on.
     fn gather(&self, py: Python<'_>, node: u64, out: &Items<i32>, since: usize) -> PyResult<()> {
         out.write(py, |out| {
-            for (start, slots) in self.0.path_slots(node)? {
-                let skipped = since.saturating_sub(start).min(slots.len());
-                for (cell, slot) in out[start..].iter().zip(slots).skip(skipped) {
+            for (start, slots) in self.0.path_slots(node, since)? {
+                for (cell, slot) in out[start..].iter().zip(slots) {
                     cell.set(slot);
                 }
             }

@@ -68,21 +68,24 @@ impl Tree {
             .map_or(0, |place| place.matched))
     }
 
-    /// The slots on the path from the root to `node`, piece by piece from the deepest up, each with the
-    /// position it begins at.
+    /// The slots on the path from the root to `node` at the positions from `since` on, piece by piece from
+    /// the deepest up, each with the position it begins at.
     ///
     /// # Errors
     /// [`TreeError::UnknownNode`].
     pub fn path_slots(
         &self,
         node: u64,
+        since: usize,
     ) -> Result<impl Iterator<Item = (usize, impl ExactSizeIterator<Item = i32> + '_)>, TreeError>
     {
         let end = &self.nodes[self.resolve(node)?];
         let path = std::iter::successors(Some(end), |node| {
             (!node.is_root()).then(|| &self.nodes[node.parent])
         });
-        Ok(path.map(|node| (node.start(), node.slots())))
+        Ok(path
+            .take_while(move |node| node.end() > since)
+            .map(move |node| (node.start().max(since), node.slots_since(since))))
     }
 
     /// Walk down from the namespace's root; `None` if not a page matches.

@@ -106,6 +106,13 @@ impl Node {
         self.run.slots(self.range())
     }
 
+    /// Those at positions from `since` on, counted from the root.
+    pub fn slots_since(&self, since: usize) -> impl ExactSizeIterator<Item = i32> + Clone + '_ {
+        let range = self.range();
+        self.run
+            .slots(range.start + since.saturating_sub(self.start())..range.end)
+    }
+
     /// Hashes of the blocks that end in this node.
     pub fn hashes(
         &self,
