@@ -42,7 +42,10 @@ class Workload:
 
 @dataclass(frozen=True)
 class Total:
-    """All calls on one tree in one workload: medians over the rounds."""
+    """All calls on one tree in one workload, each call its median over the rounds.
+
+    The rounds make the same calls, so that a call which the machine interrupted is not counted.
+    """
 
     workload: str
     tree: str
@@ -76,23 +79,27 @@ def totals(
             )
             gc.enable()
             times.setdefault(tree.name, []).append(tree.times_ns)
-    medians = {name: statistics.median(map(_total_ms, runs)) for name, runs in times.items()}
-    raw = next((ms for name, ms in medians.items() if "raw" in name), None)
+    medians = {name: _median_calls(runs) for name, runs in times.items()}
+    sums = {name: sum(map(sum, calls.values())) / 1e6 for name, calls in medians.items()}
+    raw = next((ms for name, ms in sums.items() if "raw" in name), None)
     return [
         Total(
             workload=f"{workload.name}, page {page}",
             tree=name,
-            total_ms=medians[name],
-            of_raw=medians[name] / raw if raw else None,
+            total_ms=sums[name],
+            of_raw=sums[name] / raw if raw else None,
             hit_rate=sum(outcomes[name].hits) / outcomes[name].prompt_tokens,
-            mean_us={call: statistics.mean(ns) / 1e3 for call, ns in runs[-1].items()},
+            mean_us={call: statistics.mean(ns) / 1e3 for call, ns in calls.items()},
         )
-        for name, runs in times.items()
+        for name, calls in medians.items()
     ]
 
 
-def _total_ms(times_ns: dict[str, list[int]]) -> float:
-    return sum(map(sum, times_ns.values())) / 1e6
+def _median_calls(runs: list[dict[str, list[int]]]) -> dict[str, list[float]]:
+    return {
+        call: [statistics.median(times) for times in zip(*(run[call] for run in runs), strict=True)]
+        for call in runs[0]
+    }
 
 
 def single_calls(rounds: int) -> list[Call]:

@@ -1,4 +1,4 @@
-"""Single calls on the tree: matches by length, evictions by leaves, splits, a busy thread beside."""
+"""Single calls on the tree: matches by length, evictions by leaves, splits, a busy thread by."""
 
 import statistics
 import threading
