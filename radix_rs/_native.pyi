@@ -147,10 +147,9 @@ class Tree:
     ) -> Match:
         """Longest cached whole-page prefix of `tokens` (u32, [n]).
 
-        Writes its slots to `slots_out` (i32, writable, at least [n]) if given. May split a node, makes the
-        path most
-        recent, frees nothing. The slots stay valid only while `node` is locked: lock before the
-        next evict.
+        Writes its slots to `slots_out` (i32, writable, at least [n]) if given. May split a node,
+        makes the path most recent, frees nothing. The slots stay valid only while `node` is
+        locked: lock before the next evict.
         """
     def touch(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int:
         """`match_prefix` for its effect alone: the path is the most recent. Returns the length."""
