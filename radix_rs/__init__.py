@@ -2,8 +2,10 @@
 
 from ._native import (
     HASH_VERSION,
+    Admission,
     Applied,
     Candidate,
+    Checkpoint,
     Deltas,
     Insert,
     Load,
@@ -22,8 +24,10 @@ from ._native import (
 
 __all__ = [
     "HASH_VERSION",
+    "Admission",
     "Applied",
     "Candidate",
+    "Checkpoint",
     "Deltas",
     "Insert",
     "Load",

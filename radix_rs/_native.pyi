@@ -64,6 +64,28 @@ class Insert:
     """
 
 @final
+class Admission:
+    length: int
+    """Tokens cached, a whole number of pages."""
+    node: int
+    """Handle of the node the match ends at."""
+    receipt: int
+    """Of the lock on it."""
+
+@final
+class Checkpoint:
+    length: int
+    """Tokens of the key in the tree: its whole pages. The next `owned_from` and `counted_to`."""
+    prefix_length: int
+    """Tokens of the key that the tree held before."""
+    node: int
+    """Handle of the node the key ends at."""
+    receipt: int
+    """Of the lock on it; the one given is used up."""
+    freed: bytes
+    """The caller's slots that the tree did not take, as from `evict`."""
+
+@final
 class Deltas:
     events: bytes
     """`repeated DeltaEvent events = 5` of a DeltaBatch in wire format: append to a serialised
@@ -93,24 +115,55 @@ class TreeStats:
 
 @final
 class Tree:
-    """A replica's radix tree: full attention, LRU eviction, behaviour as in SGLang's TreeCore.
+    """A replica's radix tree: full attention, behaviour as in SGLang's TreeCore.
 
     Keys are cut to whole pages first. Not for several threads at once.
     """
 
     def __init__(
-        self, *, page_size: int = 1, block_size: int = 16, hash_key: bytes, model: str
+        self,
+        *,
+        page_size: int = 1,
+        block_size: int = 16,
+        hash_key: bytes,
+        model: str,
+        policy: str = "lru",
+        policy_options: dict[str, int] | None = None,
+        disabled: bool = False,
     ) -> None:
-        """`block_size` must be a multiple of `page_size`."""
+        """`block_size` must be a multiple of `page_size`.
+
+        `policy`: which unlocked leaf `evict` takes first.
+        "lru": least recently used; also the order within the classes of the next four.
+        "lfu": fewest hits.
+        "slru": under `threshold` (2) hits before the others.
+        "priority": lowest priority.
+        "tlru": first what the next prompt of its conversation can do without, that prompt being
+        `next_prompt_estimate` (0) tokens longer than the longest key so far and free to have
+        `threshold` (0) tokens computed.
+        "fifo", "filo": first, last made. "mru": most recently used.
+        An insert is a hit of the nodes it reaches and gives them its priority if theirs is lower.
+        TreeError on a name or an option there is not.
+
+        `disabled`: every key is empty to the tree. It holds nothing, evicts nothing, says nothing,
+        and all slots stay the caller's: `finish` gives all of them back.
+        """
     def match_prefix(
-        self, tokens: Buffer, slots_out: Buffer, *, extra_key: str = "", cache_salt: str = ""
+        self,
+        tokens: Buffer,
+        slots_out: Buffer | None = None,
+        *,
+        extra_key: str = "",
+        cache_salt: str = "",
     ) -> Match:
         """Longest cached whole-page prefix of `tokens` (u32, [n]).
 
-        Writes its slots to `slots_out` (i32, writable, at least [n]), nothing past them. May split
-        a node, makes the path most recent, frees nothing. The slots stay valid only while `node` is
-        locked: lock before the next evict.
+        Writes its slots to `slots_out` (i32, writable, at least [n]) if given, nothing past them.
+        May split a node, makes the path most recent, frees nothing. The slots stay valid only while
+        `node` is locked: lock before the next evict.
         """
+    def touch(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int:
+        """`match_prefix` for its effect alone: the path is the most recent. Returns the length."""
     def peek(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int:
         """Length `match_prefix` would return. Changes nothing."""
     def insert(
@@ -120,6 +173,7 @@ class Tree:
         *,
         owned_from: int = 0,
         counted_to: int = 0,
+        priority: int = 0,
         extra_key: str = "",
         cache_salt: str = "",
     ) -> Insert:
@@ -138,11 +192,62 @@ class Tree:
         """
     def unlock(self, receipt: int) -> None:
         """Undo one `lock`. TreeError if the receipt was used before or never given out."""
+    def admit(
+        self,
+        tokens: Buffer,
+        slots_out: Buffer,
+        *,
+        receipt: int | None = None,
+        extra_key: str = "",
+        cache_salt: str = "",
+    ) -> Admission:
+        """`match_prefix` and `lock` of its node, then `unlock` of `receipt`, a lock held before."""
+    def checkpoint(
+        self,
+        tokens: Buffer,
+        slots: Buffer,
+        *,
+        receipt: int,
+        owned_from: int = 0,
+        counted_to: int = 0,
+        prompt_length: int = 0,
+        priority: int = 0,
+        extra_key: str = "",
+        cache_salt: str = "",
+    ) -> Checkpoint:
+        """Give the tree what a request has computed, and let the request use what the tree holds.
+
+        `insert` of `tokens` (u32, [n]) under `slots` (i32, writable, at least [n]); `insert` of the
+        first `prompt_length` tokens with a priority higher by one, so that a node ends where prompt
+        and output meet and the output can be evicted alone; a match; and the lock moved from
+        `receipt` to where the key ends. Where the tree held slots of its own they replace the
+        caller's in `slots`, from `owned_from` on; the caller's are `freed`.
+        TreeError as from `insert`, and on an `owned_from` beyond the whole pages of `tokens`.
+        """
+    def finish(
+        self,
+        tokens: Buffer,
+        slots: Buffer,
+        *,
+        receipt: int,
+        owned_from: int = 0,
+        counted_to: int = 0,
+        prompt_length: int = 0,
+        priority: int = 0,
+        extra_key: str = "",
+        cache_salt: str = "",
+    ) -> bytes:
+        """The last `checkpoint`, and `unlock`. Leaves `slots` alone.
+
+        Returns, as `evict` does, all slots the tree did not take: also those past the whole pages,
+        to the end of `slots`, which may be longer than `tokens`.
+        """
     def evict(self, num_tokens: int) -> bytes:
-        """Evict unlocked leaves, least recent first, until `num_tokens` are freed or none is left.
+        """Evict unlocked leaves in the order of the policy until `num_tokens` are freed or none is
+        left.
 
         Returns their slots as i32 in native byte order, victim after victim; possibly more than
-        asked, by the last leaf's rest. A parent whose last child went competes by its own last use.
+        asked, by the last leaf's rest. A parent whose last child went competes by its own key.
         """
     def reset(self) -> bytes:
         """Drop everything; TreeError while any receipt is live. Returns all slots, in any order.

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from radix_rs import Tree
 from replica.pool import Pool
 from replica.sequence import Sequence
+from replica.tree_core import TreeCore
 
 
 class CacheError(Exception):
@@ -14,7 +14,7 @@ class CacheError(Exception):
 class Cache:
     """Every slot is free, the tree's (evictable or protected), or a sequence's own."""
 
-    def __init__(self, tree: Tree, pool: Pool, *, page_size: int) -> None:
+    def __init__(self, tree: TreeCore, pool: Pool, *, page_size: int) -> None:
         self._tree = tree
         self._pool = pool
         self._page_size = page_size

@@ -6,7 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from proto.prefixlb.v1 import delta_pb2
-from radix_rs import HASH_VERSION, Deltas
+from radix_rs import HASH_VERSION
+from replica.tree_core import Deltas
 
 
 @dataclass(frozen=True, slots=True)

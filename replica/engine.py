@@ -10,7 +10,6 @@ import torch
 
 from proto.errors import DeadlineExceeded, LBError, NotReady
 from proto.prefixlb.v1.inference_pb2 import FINISH_REASON_UNSPECIFIED, FinishReason
-from radix_rs import Tree
 from replica.cache import Cache
 from replica.delta_log import DeltaLog, Position
 from replica.metrics import Metrics
@@ -19,6 +18,7 @@ from replica.models.sampler import Draw, sample
 from replica.pool import Pool
 from replica.request import Request
 from replica.scheduler import Plan, Scheduler
+from replica.tree_core import TreeCore
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Engine:
         self,
         *,
         model: Model,
-        tree: Tree,
+        tree: TreeCore,
         pool: Pool,
         cache: Cache,
         scheduler: Scheduler,

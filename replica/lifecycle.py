@@ -11,12 +11,13 @@ from proto.errors import InvalidModel, Unavailable
 from replica.models.load import LoadedModel, load_model
 from replica.process import running
 from replica.settings import ReplicaSettings
+from replica.tree_core import CoreUnavailable
 
 log = logging.getLogger(__name__)
 
 
 def run(settings: ReplicaSettings, hash_key: bytes) -> int:
-    """The exit code: 0 after a signal, 1 if a port is taken, 2 for a model that cannot be run.
+    """The exit code: 0 after a signal, 1 if a port is taken, 2 without a usable model or core.
 
     Raises what the engine dies of, should it die.
     """
@@ -29,6 +30,9 @@ def run(settings: ReplicaSettings, hash_key: bytes) -> int:
         return 2
     try:
         asyncio.run(serve(settings, loaded, hash_key))
+    except CoreUnavailable as error:
+        print(f"prefixlb replica: {error}", file=sys.stderr)
+        return 2
     except Unavailable as error:
         print(f"prefixlb replica: {error}", file=sys.stderr)
         return 1

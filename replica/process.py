@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from proto.errors import Unavailable
 from proto.prefixlb.v1.delta_pb2 import Lease
-from radix_rs import HASH_VERSION, Tree, key_check
+from radix_rs import HASH_VERSION, key_check
 from replica.announcement import announced, unannounced
 from replica.cache import Cache
 from replica.delta_log import DeltaLog
@@ -25,6 +25,7 @@ from replica.request_reader import RequestReader
 from replica.scheduler import Scheduler
 from replica.server import Server
 from replica.settings import ReplicaSettings
+from replica.tree_core import make_tree
 
 log = logging.getLogger(__name__)
 
@@ -135,11 +136,13 @@ def build_engine(
     metrics: Metrics,
 ) -> Engine:
     model, config = loaded.model, loaded.model.config
-    tree = Tree(
+    tree = make_tree(
+        settings.tree_core,
         page_size=settings.page_size,
         block_size=settings.block_size,
         hash_key=hash_key,
         model=model_id,
+        policy=settings.eviction_policy,
     )
     pool = Pool(
         num_slots=settings.slots,

@@ -8,6 +8,8 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
 
+from replica.tree_core import CoreName, PolicyName
+
 
 class ReplicaSettings(BaseSettings):
     """One replica of prefixlb: a model, its KV slots and the tree of what they hold."""
@@ -56,6 +58,10 @@ class ReplicaSettings(BaseSettings):
     slots: int = Field(32_768, ge=1, description="KV slots: tokens the cache and requests can hold")
     page_size: int = Field(1, ge=1, description="tokens the tree stores and reuses as one")
     block_size: int = Field(16, ge=1, description="tokens in a block of the delta stream")
+    eviction_policy: PolicyName = Field("lru", description="which cached tokens are evicted first")
+    tree_core: CoreName = Field(
+        "auto", description="auto: the compiled tree, or the Python one where that cannot serve"
+    )
     chunk_size: int = Field(512, ge=1, description="prompt tokens computed in one step at most")
     max_running: int = Field(64, ge=1, description="requests computed side by side at most")
     max_waiting: int = Field(

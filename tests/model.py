@@ -1,8 +1,9 @@
 """The tree as a set of prefixes: plainly right, and slow."""
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from radix_rs import chain_hashes
 
@@ -15,6 +16,19 @@ Prefix = tuple[Namespace | int, ...]
 PLAIN: Namespace = ("", "")
 
 
+OPTIONS: dict[str, set[str]] = {
+    "lru": set(),
+    "lfu": set(),
+    "slru": {"threshold"},
+    "priority": set(),
+    "tlru": {"threshold", "next_prompt_estimate"},
+    "fifo": set(),
+    "mru": set(),
+    "filo": set(),
+}
+"""The policies, each with the names of its options."""
+
+
 class ModelError(Exception):
     """What the tree answers with a TreeError."""
 
@@ -25,8 +39,12 @@ class End:
 
     prefix: Prefix
     last_used: int = 0
+    created: int = 0
     lock_ref: int = 0
     hits: int = 0
+    priority: int = 0
+    longest: int = 0
+    """Tokens of the longest key inserted through it."""
 
 
 @dataclass
@@ -42,7 +60,20 @@ class Model:
     A node reaches from its own end up to the next shorter one. The root ends at the empty prefix.
     """
 
-    def __init__(self, *, page_size: int, block_size: int, hash_key: bytes, model: str) -> None:
+    def __init__(
+        self,
+        *,
+        page_size: int,
+        block_size: int,
+        hash_key: bytes,
+        model: str,
+        policy: str = "lru",
+        policy_options: Mapping[str, int] | None = None,
+    ) -> None:
+        self.policy = policy
+        self.options = policy_options or {}
+        if policy not in OPTIONS or not self.options.keys() <= OPTIONS[policy]:
+            raise ModelError(f"{policy}, {self.options}")
         self.page_size = page_size
         self.block_size = block_size
         self.hash_key = hash_key
@@ -80,6 +111,7 @@ class Model:
         *,
         owned_from: int = 0,
         counted_to: int = 0,
+        priority: int = 0,
         namespace: Namespace = PLAIN,
     ) -> Inserted:
         whole = len(tokens) - len(tokens) % self.page_size
@@ -92,14 +124,16 @@ class Model:
         if held:
             self._split(key[: 1 + held])
         if held < whole:
-            self.ends[key] = End(key)
+            self.ends[key] = End(key, created=self.clock + 1, priority=priority)
             for start in range(held, whole, self.page_size):
                 stop = start + self.page_size
                 self.pages[key[: 1 + stop]] = list(slots[start:stop])
         self._touch(key)
         for end in self._path(key):
-            if len(end) - 1 > counted_to:
-                self.ends[end].hits += 1
+            node = self.ends[end]
+            node.hits += len(end) - 1 > counted_to
+            node.priority = max(node.priority, priority)
+            node.longest = max(node.longest, whole)
         duplicates = [(owned_from, held)] if owned_from < held else []
         return Inserted(held, self.ends[key], duplicates)
 
@@ -121,10 +155,60 @@ class Model:
         for end in self._path(self.receipts.pop(receipt).prefix):
             self.ends[end].lock_ref -= 1
 
+    def checkpoint(
+        self,
+        tokens: Sequence[int],
+        slots: list[int],
+        receipt: int,
+        *,
+        owned_from: int = 0,
+        counted_to: int = 0,
+        prompt_length: int = 0,
+        priority: int = 0,
+        namespace: Namespace = PLAIN,
+    ) -> tuple[int, int, End, int, list[int]]:
+        """The small calls it stands for, on `slots` as the caller's buffer."""
+        if receipt not in self.receipts:
+            raise ModelError("unknown receipt")
+        whole = len(tokens) - len(tokens) % self.page_size
+        if owned_from > whole:
+            raise ModelError(f"{owned_from=}, {whole=}")
+        done = self.insert(
+            tokens,
+            slots,
+            owned_from=owned_from,
+            counted_to=counted_to,
+            priority=priority,
+            namespace=namespace,
+        )
+        prompt = min(prompt_length, len(tokens)) // self.page_size * self.page_size
+        if 0 < prompt < whole:
+            self.insert(
+                tokens[:prompt],
+                slots,
+                owned_from=prompt,
+                counted_to=prompt,
+                priority=priority + 1,
+                namespace=namespace,
+            )
+        length, node, held = self.match_prefix(tokens, namespace)
+        freed = slots[owned_from : done.prefix_length]
+        slots[owned_from:length] = held[owned_from:]
+        moved = self.lock(node)
+        self.unlock(receipt)
+        return length, done.prefix_length, node, moved, freed
+
+    def finish(
+        self, tokens: Sequence[int], slots: list[int], receipt: int, **claim: Any
+    ) -> list[int]:
+        length, _, _, moved, freed = self.checkpoint(tokens, slots, receipt, **claim)
+        self.unlock(moved)
+        return freed + slots[length:]
+
     def evict(self, num_tokens: int) -> list[int]:
         freed: list[int] = []
         while len(freed) < num_tokens and (leaves := self._evictable()):
-            leaf = min(leaves, key=lambda end: self.ends[end].last_used)
+            leaf = min(leaves, key=self._rank)
             start = self._start(leaf)
             freed += self._slots(leaf, start)
             for length in range(len(leaf) - 1, start, -self.page_size):
@@ -190,6 +274,32 @@ class Model:
     def _evictable(self) -> list[Prefix]:
         inner = {end[:n] for end in self.ends for n in range(len(end))}
         return [end for end, node in self.ends.items() if end not in inner and not node.lock_ref]
+
+    def _rank(self, end: Prefix) -> tuple[int, int]:
+        """Of two leaves the one with the smaller rank is evicted first."""
+        node = self.ends[end]
+        match self.policy:
+            case "lru":
+                return 0, node.last_used
+            case "lfu":
+                return node.hits, node.last_used
+            case "slru":
+                return node.hits >= self.options.get("threshold", 2), node.last_used
+            case "priority":
+                return node.priority, node.last_used
+            case "tlru":
+                growth = self.options.get("next_prompt_estimate", 0)
+                growth -= self.options.get("threshold", 0)
+                safe = self._start(end) >= max(node.longest + growth, 0)
+                return -1 if safe else 0, node.last_used
+            case "fifo":
+                return 0, node.created
+            case "mru":
+                return 0, -node.last_used
+            case "filo":
+                return 0, -node.created
+            case unknown:
+                raise ModelError(unknown)
 
     def _start(self, end: Prefix) -> int:
         """Tokens above the node that ends here."""

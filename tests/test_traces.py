@@ -1,13 +1,15 @@
-"""Stories in `traces/`, replayed on the compiled tree and on the model.
+"""Stories in `traces/`, replayed on both cores of the tree and on the model.
 
 A trace is a list of commands, each followed by what it answers, on lines that begin with `|`.
 Lines that begin with `#` tell why. `pytest --rewrite` writes the answers of the compiled tree into
 the files: read the diff. `radix_rs/tests/traces.rs` replays the same files on the crate alone.
 
     tree page=1 block=4        a new tree; the namespace is the plain one
+        policy=slru threshold=3    another order of eviction than lru, and its options
     namespace a bc             (extra_key, cache_salt) of what follows; `-` is empty
     insert 0..40 5 7*3 as=x    tokens 0 to 39, then 5, then three times 7; x names the node
         owned=40 counted=40    as in Tree.insert; the other positions get slots never used before
+        priority=5
     match KEY as=x             length and slots
     peek KEY                   length
     lock x                     the node of that name
@@ -18,25 +20,37 @@ the files: read the diff. `radix_rs/tests/traces.rs` replays the same files on t
 
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from proto.prefixlb.v1 import delta_pb2
-from radix_rs import Tree, TreeError, derive_hash_key
+from radix_rs import Tree, derive_hash_key
+from replica.py_tree import PyTree
+from replica.tree_core import TreeCore
+from replica.tree_error import TreeError
 from tests.model import PLAIN, Model, ModelError, Namespace, ranges
 
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.txt"))
 KEY = derive_hash_key(b"traces")
+
+Options = dict[str, int]
 
 
 class Core(Protocol):
     """What a trace can do to a tree; both sides answer in the same words."""
 
     def insert(
-        self, tokens: list[int], slots: list[int], owned: int, counted: int, space: Namespace
+        self,
+        tokens: list[int],
+        slots: list[int],
+        owned: int,
+        counted: int,
+        priority: int,
+        space: Namespace,
     ) -> tuple[int, list[tuple[int, int]], object]: ...
     def match(self, tokens: list[int], space: Namespace) -> tuple[int, list[int], object]: ...
     def peek(self, tokens: list[int], space: Namespace) -> int: ...
@@ -50,19 +64,42 @@ class Core(Protocol):
     def stats(self) -> str: ...
 
 
-class Compiled:
-    def __init__(self, page_size: int, block_size: int) -> None:
-        self.tree = Tree(page_size=page_size, block_size=block_size, hash_key=KEY, model="m")
+class Real:
+    """A core of the tree."""
+
+    def __init__(
+        self,
+        make: Callable[..., TreeCore],
+        page_size: int,
+        block_size: int,
+        policy: str,
+        options: Options,
+    ) -> None:
+        self.tree = make(
+            page_size=page_size,
+            block_size=block_size,
+            hash_key=KEY,
+            model="m",
+            policy=policy,
+            policy_options=options,
+        )
         self.names: dict[int, str] = {}
 
     def insert(
-        self, tokens: list[int], slots: list[int], owned: int, counted: int, space: Namespace
+        self,
+        tokens: list[int],
+        slots: list[int],
+        owned: int,
+        counted: int,
+        priority: int,
+        space: Namespace,
     ) -> tuple[int, list[tuple[int, int]], object]:
         done = self.tree.insert(
             array("I", tokens),
             array("i", slots),
             owned_from=owned,
             counted_to=counted,
+            priority=priority,
             extra_key=space[0],
             cache_salt=space[1],
         )
@@ -132,14 +169,32 @@ class Compiled:
 
 
 class Modelled:
-    def __init__(self, page_size: int, block_size: int) -> None:
-        self.model = Model(page_size=page_size, block_size=block_size, hash_key=KEY, model="m")
+    def __init__(self, page_size: int, block_size: int, policy: str, options: Options) -> None:
+        self.model = Model(
+            page_size=page_size,
+            block_size=block_size,
+            hash_key=KEY,
+            model="m",
+            policy=policy,
+            policy_options=options,
+        )
 
     def insert(
-        self, tokens: list[int], slots: list[int], owned: int, counted: int, space: Namespace
+        self,
+        tokens: list[int],
+        slots: list[int],
+        owned: int,
+        counted: int,
+        priority: int,
+        space: Namespace,
     ) -> tuple[int, list[tuple[int, int]], object]:
         done = self.model.insert(
-            tokens, slots, owned_from=owned, counted_to=counted, namespace=space
+            tokens,
+            slots,
+            owned_from=owned,
+            counted_to=counted,
+            priority=priority,
+            namespace=space,
         )
         return done.prefix_length, done.duplicates, done.node
 
@@ -181,7 +236,7 @@ class Modelled:
 
 
 class Replay:
-    def __init__(self, make: type[Compiled] | type[Modelled]) -> None:
+    def __init__(self, make: Callable[..., Core]) -> None:
         self.make = make
         self.space = PLAIN
         self.next_slot = 0
@@ -203,7 +258,10 @@ class Replay:
     def answer(self, verb: str, words: list[str], options: dict[str, str]) -> list[str] | None:
         match verb:
             case "tree":
-                self.core = self.make(int(options["page"]), int(options["block"]))
+                page_size, block_size = int(options.pop("page")), int(options.pop("block"))
+                policy = options.pop("policy", "lru")
+                numbers = {option: int(value) for option, value in options.items()}
+                self.core = self.make(page_size, block_size, policy, numbers)
                 self.space = PLAIN
                 return []
             case "namespace":
@@ -248,7 +306,10 @@ class Replay:
         # Positions the tree owns already are given slots it must not take.
         slots = [-1] * (len(tokens) - count) + list(range(self.next_slot, self.next_slot + count))
         counted = int(options.get("counted", 0))
-        held, duplicates, node = self.core.insert(tokens, slots, owned, counted, self.space)
+        priority = int(options.get("priority", 0))
+        held, duplicates, node = self.core.insert(
+            tokens, slots, owned, counted, priority, self.space
+        )
         self.next_slot += count
         self.nodes[options.get("as", "")] = node
         spans = ",".join(f"{start}..{end}" for start, end in duplicates) or "none"
@@ -274,8 +335,11 @@ def is_command(line: str) -> bool:
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
-def test_the_compiled_tree_answers_as_the_trace_says(path: Path, rewrite: bool) -> None:
-    replay = Replay(Compiled)
+@pytest.mark.parametrize("core", [Tree, PyTree])
+def test_a_core_answers_as_the_trace_says(
+    path: Path, core: Callable[..., TreeCore], rewrite: bool
+) -> None:
+    replay = Replay(partial(Real, core))
     text = path.read_text()
     answered: list[str] = []
     for line in text.splitlines():
@@ -285,7 +349,7 @@ def test_the_compiled_tree_answers_as_the_trace_says(path: Path, rewrite: bool) 
             lines = replay.run(line)
             assert lines is not None
             answered += [f"| {answer}" for answer in lines]
-    if rewrite:
+    if rewrite and core is Tree:
         path.write_text("\n".join(answered) + "\n")
     else:
         assert answered == text.splitlines()

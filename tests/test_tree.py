@@ -1,15 +1,20 @@
-"""The compiled tree against the naive model, on random operations."""
+"""Both cores of the tree against the naive model, on random operations.
+
+PREFIXLB_TREE_OPERATIONS says how many there are, about; each is followed by a comparison of all
+that shows.
+"""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
+import os
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -17,31 +22,45 @@ from hypothesis.stateful import (
 )
 
 from proto.prefixlb.v1 import delta_pb2
-from radix_rs import Deltas, Match, Tree, TreeError, derive_hash_key
-from tests.model import PLAIN, End, Model, ModelError, Namespace
+from radix_rs import derive_hash_key
+from replica.py_tree.chain import mix
+from replica.tree_core import Deltas
+from replica.tree_error import TreeError
+from tests.both_cores import BothCores, Handles
+from tests.model import OPTIONS, PLAIN, End, Model, ModelError, Namespace
+
+OPERATIONS = int(os.environ.get("PREFIXLB_TREE_OPERATIONS", "6000"))
+STEPS = 50
 
 KEY = derive_hash_key(b"a secret")
-MASK = 2**64 - 1
-
 NAMESPACES: list[Namespace] = [PLAIN, ("a", "bc"), ("ab", "c"), ("", "abc")]
-
-
-def u32(tokens: Sequence[int]) -> array[int]:
-    return array("I", tokens)
-
-
-def i32(slots: Sequence[int]) -> array[int]:
-    return array("i", slots)
-
-
-def mix(value: int) -> int:
-    value = (value ^ (value >> 33)) * 0xFF51_AFD7_ED55_8CCD & MASK
-    value = (value ^ (value >> 33)) * 0xC4CE_B9FE_1A85_EC53 & MASK
-    return value ^ (value >> 33)
+SIZES = [(1, 1), (1, 4), (2, 4), (4, 4), (4, 8), (16, 16), (64, 64)]
 
 
 def digest(blocks: set[int]) -> int:
-    return sum(map(mix, blocks)) & MASK
+    return sum(map(mix, blocks)) % 2**64
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> tuple[str, dict[str, int]]:
+    policy = draw(st.sampled_from(list(OPTIONS)))
+    options = draw(st.sets(st.sampled_from(sorted(OPTIONS[policy])))) if OPTIONS[policy] else set()
+    most = 4 if policy == "slru" else 40
+    return policy, {option: draw(st.integers(0, most)) for option in sorted(options)}
+
+
+@dataclass
+class Running:
+    """A request between admission and end."""
+
+    namespace: Namespace
+    tokens: list[int]
+    prompt_length: int
+    slots: list[int]
+    receipt: Handles
+    model_receipt: int
+    owned_from: int
+    counted_to: int = 0
 
 
 class Replay:
@@ -85,25 +104,36 @@ class Replay:
 
 
 class TreeMachine(RuleBasedStateMachine):
-    """Does the same to a tree and its model, as requests would, and compares all that shows."""
+    """Does the same to the cores and the model, as requests would, and compares all that shows."""
 
-    page_size = 1
-    block_size = 4
-
-    keys = st.lists(st.integers(0, 2), max_size=40)
+    symbols = st.lists(st.integers(0, 1), max_size=20)
     namespaces = st.sampled_from(NAMESPACES)
+    priorities = st.integers(-1, 1)
 
-    def __init__(self) -> None:
-        super().__init__()
-        sizes = {"page_size": self.page_size, "block_size": self.block_size}
-        self.tree = Tree(hash_key=KEY, model="m", **sizes)
-        self.model = Model(hash_key=KEY, model="m", **sizes)
+    @initialize(sizes=st.sampled_from(SIZES), policy=policies())
+    def start(self, sizes: tuple[int, int], policy: tuple[str, dict[str, int]]) -> None:
+        self.page_size, self.block_size = sizes
+        arguments = {
+            "page_size": self.page_size,
+            "block_size": self.block_size,
+            "hash_key": KEY,
+            "model": "m",
+            "policy": policy[0],
+            "policy_options": policy[1],
+        }
+        self.tree = BothCores(**arguments)
+        self.model = Model(**arguments)
         self.replay = Replay()
         self.free: list[int] = []
         self.made = 0
-        self.handles: dict[End, int] = {}
-        self.stale: set[int] = set()
-        self.locked: list[tuple[int, int]] = []
+        self.handles: dict[End, Handles] = {}
+        self.stale: set[Handles] = set()
+        self.locked: list[tuple[int, Handles]] = []
+        self.running: list[Running] = []
+
+    def key(self, symbols: list[int]) -> list[int]:
+        """Few symbols, each a third of a page, so that keys of large pages part often, anywhere."""
+        return [symbol for symbol in symbols for _ in range(max(1, self.page_size // 3))]
 
     def allocate(self, count: int) -> list[int]:
         """Freed slots are used again, the last freed first."""
@@ -113,114 +143,101 @@ class TreeMachine(RuleBasedStateMachine):
         taken, self.free = self.free[len(self.free) - count :], self.free[: len(self.free) - count]
         return taken
 
-    def keep(self, node: End, handle: int) -> None:
-        """A node keeps its handle, and no handle comes again."""
-        assert handle not in self.stale
-        assert self.handles.setdefault(node, handle) == handle
+    def keep(self, node: End, handles: Handles) -> None:
+        """A node keeps its handles, and no handle comes again."""
+        assert handles not in self.stale
+        assert self.handles.setdefault(node, handles) == handles
 
     def forget_gone(self) -> None:
         for node in [node for node in self.handles if not self.model.is_live(node)]:
             self.stale.add(self.handles.pop(node))
 
-    @rule(tokens=keys, namespace=namespaces)
-    def match(self, tokens: list[int], namespace: Namespace) -> None:
+    @rule(symbols=symbols, namespace=namespaces)
+    def match(self, symbols: list[int], namespace: Namespace) -> None:
+        tokens = self.key(symbols)
         before = (self.tree.count_digest(), self.model.sizes())
-        found = self.match_tree(tokens, namespace)
+        found = self.tree.match_prefix(tokens, namespace)
         length, node, slots = self.model.match_prefix(tokens, namespace)
-        assert (found[0].length, found[1]) == (length, slots)
+        assert (found.length, found.slots) == (length, slots)
         assert before == (self.tree.count_digest(), self.model.sizes())
 
         nodes = self.tree.stats().nodes
-        again = self.match_tree(tokens, namespace)
+        again = self.tree.match_without_slots(tokens, namespace)
         self.model.match_prefix(tokens, namespace)
-        assert (again[0].length, again[0].node, again[1]) == (length, found[0].node, slots)
+        assert (again.length, again.node) == (length, found.node)
         assert self.tree.stats().nodes == nodes, "the second match splits nothing"
-        self.keep(node, found[0].node)
+        self.keep(node, found.node)
 
-    def match_tree(self, tokens: list[int], namespace: Namespace) -> tuple[Match, list[int]]:
-        out = i32([-1] * len(tokens))
-        extra_key, cache_salt = namespace
-        found = self.tree.match_prefix(u32(tokens), out, extra_key=extra_key, cache_salt=cache_salt)
-        assert set(out[found.length :]) <= {-1}, "slots past the match are left alone"
-        return found, list(out[: found.length])
+    @rule(symbols=symbols, namespace=namespaces)
+    def touch(self, symbols: list[int], namespace: Namespace) -> None:
+        tokens = self.key(symbols)
+        assert self.tree.touch(tokens, namespace) == self.model.match_prefix(tokens, namespace)[0]
 
-    @rule(tokens=keys, namespace=namespaces)
-    def peek(self, tokens: list[int], namespace: Namespace) -> None:
-        extra_key, cache_salt = namespace
-        length = self.tree.peek(u32(tokens), extra_key=extra_key, cache_salt=cache_salt)
-        assert length == self.model.peek(tokens, namespace)
+    @rule(symbols=symbols, namespace=namespaces)
+    def peek(self, symbols: list[int], namespace: Namespace) -> None:
+        tokens = self.key(symbols)
+        assert self.tree.peek(tokens, namespace) == self.model.peek(tokens, namespace)
 
-    @rule(tokens=keys, namespace=namespaces, owned=st.booleans(), counted=st.booleans())
-    def insert(self, tokens: list[int], namespace: Namespace, owned: bool, counted: bool) -> None:
+    @rule(
+        symbols=symbols,
+        namespace=namespaces,
+        owned=st.booleans(),
+        counted=st.booleans(),
+        priority=priorities,
+    )
+    def insert(
+        self, symbols: list[int], namespace: Namespace, owned: bool, counted: bool, priority: int
+    ) -> None:
         """As a request would: the slots of what it matched, its own for the rest."""
+        tokens = self.key(symbols)
         _, _, held = self.model.match_prefix(tokens, namespace)
-        self.match_tree(tokens, namespace)
-        owned_from = len(held) if owned else 0
-        fresh = self.allocate(len(tokens) - owned_from)
-        slots = held[:owned_from] + fresh
-        counted_to = owned_from if counted else 0
-        extra_key, cache_salt = namespace
+        self.tree.match_prefix(tokens, namespace)
+        claim = {"owned_from": len(held) if owned else 0, "priority": priority}
+        claim["counted_to"] = claim["owned_from"] if counted else 0
+        slots = held[: claim["owned_from"]]
+        slots += self.allocate(len(tokens) - len(slots))
 
-        done = self.tree.insert(
-            u32(tokens),
-            i32(slots),
-            owned_from=owned_from,
-            counted_to=counted_to,
-            extra_key=extra_key,
-            cache_salt=cache_salt,
-        )
-        expected = self.model.insert(
-            tokens, slots, owned_from=owned_from, counted_to=counted_to, namespace=namespace
-        )
+        done = self.tree.insert(tokens, slots, namespace, **claim)
+        expected = self.model.insert(tokens, slots, namespace=namespace, **claim)
         assert (done.prefix_length, done.duplicates) == (
             expected.prefix_length,
             expected.duplicates,
         )
         whole = len(tokens) - len(tokens) % self.page_size
-        assert self.match_tree(tokens, namespace)[0].length == whole
+        assert self.tree.match_prefix(tokens, namespace).length == whole
         self.model.match_prefix(tokens, namespace)
         for start, end in done.duplicates:
             self.free += slots[start:end]
         self.free += slots[whole:]
         self.keep(expected.node, done.node)
 
-    @rule(tokens=keys, namespace=namespaces, beyond=st.integers(1, 5))
+    @rule(symbols=symbols, namespace=namespaces, beyond=st.integers(1, 5))
     def insert_with_too_much_owned(
-        self, tokens: list[int], namespace: Namespace, beyond: int
+        self, symbols: list[int], namespace: Namespace, beyond: int
     ) -> None:
+        tokens = self.key(symbols)
         owned_from = self.model.peek(tokens, namespace) + beyond
-        slots = range(len(tokens))
-        extra_key, cache_salt = namespace
-
-        def insert() -> None:
-            self.tree.insert(
-                u32(tokens),
-                i32(slots),
-                owned_from=owned_from,
-                extra_key=extra_key,
-                cache_salt=cache_salt,
-            )
-
+        slots = list(range(len(tokens)))
         try:
             self.model.insert(tokens, slots, owned_from=owned_from, namespace=namespace)
         except ModelError:
             with pytest.raises(TreeError, match="owned_from"):
-                insert()
-        else:
-            insert()  # all whole pages are held; the tail beyond them is nobody's concern
+                self.tree.insert(tokens, slots, namespace, owned_from=owned_from)
+        else:  # all whole pages are held; the tail beyond them is nobody's concern
+            self.tree.insert(tokens, slots, namespace, owned_from=owned_from)
 
     @precondition(lambda self: self.handles)
     @rule(which=st.integers(0))
     def lock(self, which: int) -> None:
-        node, handle = list(self.handles.items())[which % len(self.handles)]
-        self.locked.append((self.model.lock(node), self.tree.lock(handle)))
+        node, handles = list(self.handles.items())[which % len(self.handles)]
+        self.locked.append((self.model.lock(node), self.tree.lock(handles)))
 
     @precondition(lambda self: self.stale)
     @rule()
     def lock_what_is_gone(self) -> None:
-        for handle in self.stale:
+        for handles in self.stale:
             with pytest.raises(TreeError, match="unknown node"):
-                self.tree.lock(handle)
+                self.tree.lock(handles)
 
     @precondition(lambda self: self.locked)
     @rule(which=st.integers(0))
@@ -231,10 +248,104 @@ class TreeMachine(RuleBasedStateMachine):
         with pytest.raises(TreeError, match="unknown receipt"):
             self.tree.unlock(receipt)
 
+    @rule(symbols=symbols, namespace=namespaces)
+    def admit(self, symbols: list[int], namespace: Namespace) -> None:
+        tokens = self.key(symbols)
+        admitted = self.tree.admit(tokens, namespace)
+        length, node, slots = self.model.match_prefix(tokens, namespace)
+        assert (admitted.length, admitted.slots) == (length, slots)
+        self.keep(node, admitted.node)
+        self.running.append(
+            Running(
+                namespace=namespace,
+                tokens=tokens,
+                prompt_length=len(tokens),
+                slots=slots,
+                receipt=admitted.receipt,
+                model_receipt=self.model.lock(node),
+                owned_from=length,
+            )
+        )
+
+    @precondition(lambda self: self.running)
+    @rule(which=st.integers(0))
+    def admit_again(self, which: int) -> None:
+        """Somebody may have computed more of the prompt since."""
+        request = self.running[which % len(self.running)]
+        admitted = self.tree.admit(request.tokens, request.namespace, request.receipt)
+        length, node, slots = self.model.match_prefix(request.tokens, request.namespace)
+        assert (admitted.length, admitted.slots) == (length, slots)
+        moved = self.model.lock(node)
+        self.model.unlock(request.model_receipt)
+        self.free += request.slots[request.owned_from :]
+        request.receipt, request.model_receipt = admitted.receipt, moved
+        request.slots, request.owned_from = slots, length
+
+    @precondition(lambda self: self.running)
+    @rule(which=st.integers(0), symbols=symbols, upto=st.integers(0, 30), priority=priorities)
+    def checkpoint(self, which: int, symbols: list[int], upto: int, priority: int) -> None:
+        """After a chunk of the prompt, or with output."""
+        request = self.running[which % len(self.running)]
+        request.tokens = request.tokens + self.key(symbols)
+        tokens = request.tokens[: max(request.owned_from, upto * max(1, self.page_size // 3))]
+        slots = request.slots + self.allocate(max(len(tokens) - len(request.slots), 0))
+        claim = self.claim(request, priority)
+        done = self.tree.checkpoint(tokens, slots, request.receipt, request.namespace, **claim)
+        length, held, node, moved, freed = self.model.checkpoint(
+            tokens, slots, request.model_receipt, namespace=request.namespace, **claim
+        )
+        assert (done.length, done.prefix_length, done.freed) == (length, held, freed)
+        assert done.slots == slots
+        with pytest.raises(TreeError, match="unknown receipt"):
+            self.tree.unlock(request.receipt)
+        self.keep(node, done.node)
+        self.free += freed
+        request.slots = slots
+        request.receipt, request.model_receipt = done.receipt, moved
+        request.owned_from = request.counted_to = length
+
+    def claim(self, request: Running, priority: int) -> dict[str, int]:
+        return {
+            "owned_from": request.owned_from,
+            "counted_to": request.counted_to,
+            "prompt_length": request.prompt_length,
+            "priority": priority,
+        }
+
+    @precondition(lambda self: self.running)
+    @rule(which=st.integers(0), symbols=symbols, over=st.integers(0, 3), priority=priorities)
+    def finish(self, which: int, symbols: list[int], over: int, priority: int) -> None:
+        """With some slots more than tokens."""
+        request = self.running.pop(which % len(self.running))
+        tokens = request.tokens + self.key(symbols)
+        missing = max(len(tokens) + over - len(request.slots), 0)
+        slots = request.slots + self.allocate(missing)
+        claim = self.claim(request, priority)
+        freed = self.tree.finish(tokens, slots, request.receipt, request.namespace, **claim)
+        expected = self.model.finish(
+            tokens, slots, request.model_receipt, namespace=request.namespace, **claim
+        )
+        assert freed == expected
+        self.free += freed
+        with pytest.raises(TreeError, match="unknown receipt"):
+            self.tree.finish(tokens, slots, request.receipt, request.namespace, **claim)
+
+    @precondition(lambda self: self.running)
+    @rule(which=st.integers(0), beyond=st.integers(1, 100))
+    def checkpoint_of_what_is_not_owned(self, which: int, beyond: int) -> None:
+        request = self.running[which % len(self.running)]
+        claim = self.claim(request, 0) | {"owned_from": request.owned_from + beyond}
+        tokens = request.tokens[: request.owned_from + beyond // 2]
+        slots = list(range(len(tokens)))
+        held = self.model.peek(tokens, request.namespace)
+        if held < claim["owned_from"]:
+            with pytest.raises(TreeError, match=f"owned_from .*only {held} tokens"):
+                self.tree.checkpoint(tokens, slots, request.receipt, request.namespace, **claim)
+
     @rule(num_tokens=st.integers(0, 60))
     def evict(self, num_tokens: int) -> None:
         evictable, _ = self.model.sizes()
-        freed = list(array("i", self.tree.evict(num_tokens)))
+        freed = self.tree.evict(num_tokens)
         assert freed == self.model.evict(num_tokens), "the same victims in the same order"
         assert len(freed) >= min(num_tokens, evictable)
         self.free += freed
@@ -249,8 +360,8 @@ class TreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.model.receipts)
     @rule()
     def reset(self) -> None:
-        freed = list(array("i", self.tree.reset()))
-        assert sorted(freed) == sorted(self.model.reset())
+        freed = self.tree.reset()
+        assert freed == sorted(self.model.reset())
         self.free += freed
         self.forget_gone()
 
@@ -269,12 +380,13 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(max_blocks=st.integers(1, 7))
     def snapshot(self, max_blocks: int) -> None:
-        replay = Replay()
-        for chunk in self.tree.snapshot(max_blocks):
-            stored, removed = replay.apply(chunk)
-            assert 1 <= stored <= max_blocks
-            assert removed == 0
-        assert replay.parents.keys() == self.model.blocks()
+        for chunks in self.tree.snapshots(max_blocks):
+            replay = Replay()
+            for chunk in chunks:
+                stored, removed = replay.apply(chunk)
+                assert 1 <= stored <= max_blocks
+                assert removed == 0
+            assert replay.parents.keys() == self.model.blocks()
 
     @invariant()
     def tree_is_sound_and_equals_the_model(self) -> None:
@@ -288,12 +400,15 @@ class TreeMachine(RuleBasedStateMachine):
         assert stats.evicted_total == self.model.evicted_total
         blocks = self.model.blocks()
         assert self.tree.count_digest() == (len(blocks), digest(blocks))
-        assert sorted(self.free + self.model.all_slots()) == list(range(self.made))
+        own = [slot for request in self.running for slot in request.slots[request.owned_from :]]
+        assert sorted(self.free + own + self.model.all_slots()) == list(range(self.made))
 
     def teardown(self) -> None:
         """Every lock can be undone in any order, and then everything evicted."""
         while self.locked:
             self.unlock(0)
+        while self.running:
+            self.finish(0, [], 0, 0)
         assert self.tree.stats().protected == 0
         self.evict(self.tree.stats().tokens)
         assert self.tree.stats().nodes == 0
@@ -301,20 +416,12 @@ class TreeMachine(RuleBasedStateMachine):
         self.tree_is_sound_and_equals_the_model()
 
 
-SIZES = [(1, 1), (1, 4), (2, 4), (4, 4), (4, 8), (16, 16)]
-
-
-@pytest.mark.parametrize(("page_size", "block_size"), SIZES)
-def test_tree_and_model_agree_on_any_operations(page_size: int, block_size: int) -> None:
-    sizes = {"page_size": page_size, "block_size": block_size}
-    # Shorter keys for small pages: what matters is how often they part.
-    keys = st.lists(st.integers(0, 1 if page_size > 4 else 2), max_size=12 * page_size)
-    machine = type("Machine", (TreeMachine,), {**sizes, "keys": keys})
+def test_cores_and_model_agree_on_any_operations() -> None:
     run_state_machine_as_test(
-        machine,
+        TreeMachine,
         settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
+            max_examples=max(OPERATIONS // STEPS, 1),
+            stateful_step_count=STEPS,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),

@@ -6,18 +6,41 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from radix_rs import Tree, TreeError, chain_hashes, derive_hash_key
+from radix_rs import Tree, chain_hashes, derive_hash_key
+from replica.py_tree import PyTree
+from replica.tree_core import TreeCore
+from replica.tree_error import TreeError
 
 KEY = derive_hash_key(b"a secret")
 N = 8
 
 
-def make(page_size: int = 1, block_size: int = 4) -> Tree:
-    return Tree(page_size=page_size, block_size=block_size, hash_key=KEY, model="m")
+Make = Callable[..., TreeCore]
+
+
+@pytest.fixture(params=[Tree, PyTree], ids=["rust", "python"])
+def core(request: pytest.FixtureRequest) -> Make:
+    return request.param
 
 
 @pytest.fixture
-def tree() -> Tree:
+def make(core: Make) -> Make:
+    def make(page_size: int = 1, block_size: int = 4, **arguments: object) -> TreeCore:
+        return core(
+            page_size=page_size, block_size=block_size, hash_key=KEY, model="m", **arguments
+        )
+
+    return make
+
+
+@pytest.fixture
+def part(core: Make) -> int:
+    """The Python core gets a part of what the compiled one can take in a second."""
+    return 50 if core is PyTree else 1
+
+
+@pytest.fixture
+def tree(make: Make) -> TreeCore:
     tree = make()
     tree.insert(u32(range(N)), i32(range(N)))
     return tree
@@ -31,7 +54,7 @@ def i32(slots: object) -> np.ndarray:
     return np.array(slots, dtype=np.int32)
 
 
-def fails_unchanged(tree: Tree, message: str, call: Callable[[], object]) -> None:
+def fails_unchanged(tree: TreeCore, message: str, call: Callable[[], object]) -> None:
     before = (tree.dump(), tree.count_digest(), tree.stats().locks)
     with pytest.raises(TreeError, match=message):
         call()
@@ -59,7 +82,7 @@ BUFFERS = [
 
 @pytest.mark.parametrize(("buffer", "got"), BUFFERS)
 def test_a_wrong_tokens_buffer_is_named_with_what_was_expected(
-    tree: Tree, buffer: object, got: str
+    tree: TreeCore, buffer: object, got: str
 ) -> None:
     message = f"^tokens: expected a C-contiguous buffer of u32.*, got .*{got}"
     out = i32([0] * 2 * N)
@@ -68,14 +91,14 @@ def test_a_wrong_tokens_buffer_is_named_with_what_was_expected(
     fails_unchanged(tree, message, lambda: tree.peek(buffer))  # type: ignore[arg-type]
 
 
-def test_slots_are_i32_not_u32(tree: Tree) -> None:
+def test_slots_are_i32_not_u32(tree: TreeCore) -> None:
     message = "^{}: expected a C-contiguous buffer of i32, got items of format 'I'"
     keys, slots = u32(range(N)), u32(range(N))
     fails_unchanged(tree, message.format("slots"), lambda: tree.insert(keys, slots))
     fails_unchanged(tree, message.format("slots_out"), lambda: tree.match_prefix(keys, slots))
 
 
-def test_slots_out_must_be_writable(tree: Tree) -> None:
+def test_slots_out_must_be_writable(tree: TreeCore) -> None:
     out = i32([0] * N)
     out.setflags(write=False)
     fails_unchanged(
@@ -85,7 +108,7 @@ def test_slots_out_must_be_writable(tree: Tree) -> None:
     )
 
 
-def test_slots_out_must_have_room_for_every_token(tree: Tree) -> None:
+def test_slots_out_must_have_room_for_every_token(tree: TreeCore) -> None:
     fails_unchanged(
         tree,
         "^slots_out: expected room for 8 slots, one for each token, got 7",
@@ -93,7 +116,7 @@ def test_slots_out_must_have_room_for_every_token(tree: Tree) -> None:
     )
 
 
-def test_every_token_needs_a_slot(tree: Tree) -> None:
+def test_every_token_needs_a_slot(tree: TreeCore) -> None:
     fails_unchanged(
         tree,
         "^slots: expected at least 12, one for each token, got 11",
@@ -101,7 +124,7 @@ def test_every_token_needs_a_slot(tree: Tree) -> None:
     )
 
 
-def test_owned_from_beyond_what_is_held_is_refused(tree: Tree) -> None:
+def test_owned_from_beyond_what_is_held_is_refused(tree: TreeCore) -> None:
     fails_unchanged(
         tree,
         "^owned_from 10: the tree holds only 8 tokens of this key",
@@ -110,7 +133,7 @@ def test_owned_from_beyond_what_is_held_is_refused(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 2**64, 1.5, "1", None])
-def test_what_is_no_handle_is_refused(tree: Tree, value: object) -> None:
+def test_what_is_no_handle_is_refused(tree: TreeCore, value: object) -> None:
     message = r"^expected an int in 0\.\.2\^64, got "
     fails_unchanged(tree, message, lambda: tree.lock(value))  # type: ignore[arg-type]
     fails_unchanged(tree, message, lambda: tree.unlock(value))  # type: ignore[arg-type]
@@ -118,19 +141,19 @@ def test_what_is_no_handle_is_refused(tree: Tree, value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, 2**32 - 1, 2**33, 2**33 + 1, 2**63, 2**64 - 1])
-def test_a_guessed_handle_or_receipt_is_unknown(tree: Tree, value: int) -> None:
+def test_a_guessed_handle_or_receipt_is_unknown(tree: TreeCore, value: int) -> None:
     fails_unchanged(tree, f"^unknown node {value}: ", lambda: tree.lock(value))
     fails_unchanged(tree, f"^unknown receipt {value}: ", lambda: tree.unlock(value))
 
 
-def test_a_receipt_is_good_once(tree: Tree) -> None:
+def test_a_receipt_is_good_once(tree: TreeCore) -> None:
     node = tree.match_prefix(u32(range(N)), i32([0] * N)).node
     receipt = tree.lock(node)
     tree.unlock(receipt)
     fails_unchanged(tree, f"^unknown receipt {receipt}: ", lambda: tree.unlock(receipt))
 
 
-def test_a_receipt_is_not_a_node_nor_a_node_a_receipt(tree: Tree) -> None:
+def test_a_receipt_is_not_a_node_nor_a_node_a_receipt(tree: TreeCore) -> None:
     node = tree.match_prefix(u32(range(N)), i32([0] * N)).node
     receipts = [tree.lock(node) for _ in range(5)]
     fails_unchanged(tree, f"^unknown receipt {node}: ", lambda: tree.unlock(node))
@@ -139,7 +162,7 @@ def test_a_receipt_is_not_a_node_nor_a_node_a_receipt(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(0, 4), (1, 0), (3, 4), (8, 4), (2**32, 2**32), (2**63, 2**63)])
-def test_impossible_sizes_are_refused(sizes: tuple[int, int]) -> None:
+def test_impossible_sizes_are_refused(sizes: tuple[int, int], make: Make) -> None:
     with pytest.raises(TreeError, match=f"^page_size {sizes[0]}, block_size {sizes[1]}: "):
         make(*sizes)
 
@@ -153,11 +176,11 @@ def test_the_hash_key_has_16_bytes() -> None:
         chain_hashes(u32([1]), hash_key=KEY, model="m", block_size=0)
 
 
-def test_a_snapshot_chunk_holds_at_least_one_block(tree: Tree) -> None:
+def test_a_snapshot_chunk_holds_at_least_one_block(tree: TreeCore) -> None:
     fails_unchanged(tree, "^max_blocks: expected at least 1, got 0", lambda: tree.snapshot(0))
 
 
-def test_array_numpy_and_memoryview_are_all_buffers(tree: Tree) -> None:
+def test_array_numpy_and_memoryview_are_all_buffers(tree: TreeCore) -> None:
     key = array("I", range(N))
     for tokens in (key, memoryview(key), memoryview(key).cast("B").cast("I"), np.asarray(key)):
         for out in (array("i", [0] * N), memoryview(array("i", [0] * N)), i32([0] * N)):
@@ -165,14 +188,14 @@ def test_array_numpy_and_memoryview_are_all_buffers(tree: Tree) -> None:
             assert list(out) == list(range(N))
 
 
-def test_tokens_and_slots_out_may_share_memory(tree: Tree) -> None:
+def test_tokens_and_slots_out_may_share_memory(tree: TreeCore) -> None:
     tree.insert(u32(range(N)), i32(range(N)))
     memory = u32(range(N))
     assert tree.match_prefix(memory, memory.view(np.int32)).length == N
     assert list(memory) == list(range(N))
 
 
-def test_empty_buffers_match_and_store_nothing() -> None:
+def test_empty_buffers_match_and_store_nothing(make: Make) -> None:
     tree = make()
     for empty in (array("I"), u32([]), memoryview(array("I"))):
         assert tree.match_prefix(empty, array("i")).length == 0
@@ -181,7 +204,7 @@ def test_empty_buffers_match_and_store_nothing() -> None:
     assert tree.evict(0) == tree.evict(10) == tree.reset() == b""
 
 
-def test_the_largest_token_ids_and_slots_are_ordinary() -> None:
+def test_the_largest_token_ids_and_slots_are_ordinary(make: Make) -> None:
     tree = make()
     key, slots = u32([2**32 - 1, 0, 2**32 - 1, 2**32 - 2]), i32([2**31 - 1, 0, 1, 2])
     tree.insert(key, slots)
@@ -192,7 +215,7 @@ def test_the_largest_token_ids_and_slots_are_ordinary() -> None:
     tree.check()
 
 
-def test_a_page_may_be_larger_than_any_key() -> None:
+def test_a_page_may_be_larger_than_any_key(make: Make) -> None:
     tree = make(page_size=2**31, block_size=2**31)
     assert tree.insert(u32(range(100)), i32(range(100))).prefix_length == 0
     assert tree.match_prefix(u32(range(100)), i32([0] * 100)).length == 0
@@ -200,15 +223,15 @@ def test_a_page_may_be_larger_than_any_key() -> None:
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_a_key_of_a_million_tokens(page_size: int) -> None:
+def test_a_key_of_a_million_tokens(page_size: int, make: Make, part: int) -> None:
     tree = make(page_size)
-    count = 1_000_000
+    count, place = 1_000_000 // part, 777_777 // part
     key, slots = np.arange(count, dtype=np.uint32), np.arange(count, dtype=np.int32)
     tree.insert(key, slots)
     out = np.empty(count, dtype=np.int32)
     other = key.copy()
-    other[777_777] += 1
-    parting = 777_777 - 777_777 % page_size
+    other[place] += 1
+    parting = place - place % page_size
     assert tree.match_prefix(other, out).length == parting
     assert (out[:parting] == slots[:parting]).all()
     assert tree.match_prefix(key, out).length == count
@@ -221,17 +244,15 @@ def test_a_key_of_a_million_tokens(page_size: int) -> None:
     assert tree.count_digest() == (0, 0)
 
 
-def test_a_path_of_100_000_nodes() -> None:
+def test_a_path_of_1000_nodes(make: Make, part: int) -> None:
     tree = make()
-    count = 100_000
+    count = 100_000 // part
     key, slots = np.arange(count, dtype=np.uint32), np.arange(count, dtype=np.int32)
     tree.insert(key, slots)
     out = np.empty(count, dtype=np.int32)
-    for length in range(count - 1, 0, -1000):
+    for length in range(1, 1001):
         tree.match_prefix(key[:length], out)
-    assert tree.stats().nodes == 101
-    for length in range(1, 1000):
-        tree.match_prefix(key[:length], out)
+    assert tree.stats().nodes == 1001
     tree.check()
     assert len(tree.dump().splitlines()) == 1 + tree.stats().nodes
     receipt = tree.lock(tree.match_prefix(key, out).node)
@@ -240,16 +261,16 @@ def test_a_path_of_100_000_nodes() -> None:
     assert len(tree.evict(count)) == 4 * count
 
 
-def test_100_000_children_of_one_node() -> None:
+def test_100_000_children_of_one_node(make: Make, part: int) -> None:
     tree = make()
-    count = 100_000
+    count = 100_000 // part
     prefix = [7, 7]
     for child in range(count):
         slot = 3 * child
         tree.insert(u32([*prefix, child]), i32([slot, slot + 1, slot + 2]))
     assert tree.stats().nodes == count + 1
     out = i32([0, 0, 0])
-    for child in (0, 1, 77_777, count - 1):
+    for child in (0, 1, count // 3, count - 1):
         assert tree.match_prefix(u32([*prefix, child]), out).length == 3
         assert out[2] == 3 * child + 2
     assert tree.match_prefix(u32([*prefix, count]), out).length == 2
@@ -259,7 +280,7 @@ def test_100_000_children_of_one_node() -> None:
     tree.check()
 
 
-def test_many_namespaces_leave_nothing_behind() -> None:
+def test_many_namespaces_leave_nothing_behind(make: Make) -> None:
     tree = make()
     for tenant in range(1000):
         tree.insert(u32(range(N)), i32(range(tenant * N, tenant * N + N)), cache_salt=f"{tenant}")
@@ -269,3 +290,95 @@ def test_many_namespaces_leave_nothing_behind() -> None:
     tree.check()
     tree.evict(500 * N)
     assert tree.dump() == "root\n"
+
+
+def test_slots_need_not_be_asked_for(tree: TreeCore) -> None:
+    match = tree.match_prefix(u32(range(N + 3)))
+    assert match.length == tree.touch(u32(range(N + 3))) == N
+    assert tree.match_prefix(u32(range(N))).node == match.node
+
+
+def test_a_priority_is_a_number_of_64_bits(tree: TreeCore) -> None:
+    key, slots = u32(range(N)), i32(range(N))
+    for priority in (-(2**63), 2**63 - 1):
+        tree.insert(key, slots, priority=priority)
+        receipt = tree.admit(key, slots).receipt
+        tree.finish(key, slots, receipt=receipt, owned_from=N, prompt_length=3, priority=priority)
+    for priority in (2**63, 1.5, "1", None):
+        fails_unchanged(
+            tree,
+            r"^priority: expected an int in -2\^63\.\.2\^63, got ",
+            lambda priority=priority: tree.insert(key, slots, priority=priority),
+        )
+
+
+def test_a_request_with_a_wrong_receipt_changes_nothing(tree: TreeCore) -> None:
+    key, slots = u32(range(N + 4)), i32(range(N + 4))
+    receipt = tree.admit(key, slots.copy()).receipt
+    tree.unlock(receipt)
+    for call in (
+        lambda: tree.admit(key, slots, receipt=receipt),
+        lambda: tree.checkpoint(key, slots, receipt=receipt),
+        lambda: tree.finish(key, slots, receipt=receipt),
+    ):
+        fails_unchanged(tree, f"^unknown receipt {receipt}: ", call)
+
+
+def test_a_request_cannot_own_more_than_its_whole_pages(make: Make) -> None:
+    tree = make(page_size=4)
+    key, slots = u32(range(N)), i32(range(N))
+    receipt = tree.checkpoint(key, slots, receipt=tree.admit(key, slots).receipt).receipt
+    for call in (tree.checkpoint, tree.finish):
+        with pytest.raises(TreeError, match=r"^owned_from 5: the tree holds only 4 tokens of this"):
+            call(key[:7], slots, receipt=receipt, owned_from=5)
+    tree.unlock(receipt)
+
+
+def test_what_a_request_computed_twice_is_given_back_and_replaced(make: Make) -> None:
+    tree = make()
+    key = u32(range(N))
+    first, second = i32(range(N)), i32(range(100, 100 + N))
+    receipts = [tree.admit(key, out.copy()).receipt for out in (first, second)]
+    done = tree.checkpoint(key, first, receipt=receipts[0], prompt_length=3)
+    assert (done.length, done.prefix_length, done.freed) == (N, 0, b"")
+    again = tree.checkpoint(key, second, receipt=receipts[1])
+    assert (again.length, again.prefix_length, again.node) == (N, N, done.node)
+    assert list(np.frombuffer(again.freed, np.int32)) == list(range(100, 100 + N))
+    assert list(second) == list(first)
+    tree.unlock(done.receipt)
+    assert tree.finish(key, second, receipt=again.receipt, owned_from=N) == b""
+    assert np.frombuffer(tree.evict(1), np.int32).tolist() == [3, 4, 5, 6, 7], "the output alone"
+
+
+def test_a_disabled_tree_holds_nothing_and_leaves_all_slots_to_the_caller(make: Make) -> None:
+    tree = make(disabled=True)
+    key, slots = u32(range(N)), i32(range(N))
+    inserted = tree.insert(key, slots)
+    assert (inserted.prefix_length, inserted.duplicates) == (0, [])
+    match = tree.match_prefix(key, slots)
+    assert (match.length, match.node) == (tree.peek(key), inserted.node) == (0, inserted.node)
+    tree.unlock(tree.lock(match.node))
+    admitted = tree.admit(key, slots)
+    done = tree.checkpoint(key, slots, receipt=admitted.receipt, prompt_length=3)
+    assert (admitted.length, done.length, done.freed) == (0, 0, b"")
+    assert tree.finish(key, slots, receipt=done.receipt) == slots.tobytes()
+    assert tree.evict(10) == tree.reset() == b""
+    tree.drain_deltas()
+    tree.insert(key, slots)
+    assert tree.drain_deltas() is None
+    assert tree.stats().nodes == tree.stats().locks == 0
+    tree.check()
+
+
+@pytest.mark.parametrize("value", [-1, "1", None])
+def test_a_policy_option_that_is_no_number_is_refused(make: Make, value: object) -> None:
+    with pytest.raises(TreeError, match=r"^policy option threshold: expected .*, got "):
+        make(policy="slru", policy_options={"threshold": value})
+
+
+def test_an_unknown_policy_or_option_is_answered_with_the_known_ones(make: Make) -> None:
+    with pytest.raises(TreeError, match=r'^policy "lifo": expected one of lru, lfu, slru, prio'):
+        make(policy="lifo")
+    known = "known: threshold, next_prompt_estimate$"
+    with pytest.raises(TreeError, match=f'^policy tlru: unknown option "growth", {known}'):
+        make(policy="tlru", policy_options={"growth": 1})

@@ -43,6 +43,11 @@ impl HashKey {
         self.0
     }
 
+    fn words(&self) -> [u64; 2] {
+        let number = u128::from_le_bytes(self.0);
+        [low(number), low(number >> 64)]
+    }
+
     fn hasher(&self) -> SipHasher13 {
         SipHasher13::new_with_key(&self.0)
     }
@@ -66,17 +71,58 @@ pub fn key_check(key: &HashKey) -> u64 {
 
 /// `h(i)` from `h(i-1)` (little-endian) and the block's token ids as little-endian u32.
 pub fn next_hash(key: &HashKey, previous: u64, block: &[u32]) -> u64 {
-    let mut hasher = key.hasher();
-    hasher.write(&previous.to_le_bytes());
-    // Sixteen tokens a call: the hasher takes eight bytes at a time and is slow with four.
-    for tokens in block.chunks(16) {
-        let mut bytes = [0; 64];
-        for (into, token) in bytes.chunks_exact_mut(4).zip(tokens) {
-            into.copy_from_slice(&token.to_le_bytes());
-        }
-        hasher.write(&bytes[..4 * tokens.len()]);
+    let mut state = Words::new(key);
+    state.write(previous);
+    let (pairs, rest) = block.as_chunks::<2>();
+    for &[low, high] in pairs {
+        state.write(u64::from(low) | u64::from(high) << 32);
     }
-    nonzero(hasher.finish())
+    // The last word holds what is left over and, in its top byte, the number of bytes.
+    let rest = rest.first().map_or(0, |&token| u64::from(token));
+    state.write(rest | (8 + 4 * block.len() as u64) << 56);
+    nonzero(state.finish())
+}
+
+/// SipHash-1-3 of whole words: a prompt is hashed at each insert and pick, twice as fast as byte by byte.
+struct Words([u64; 4]);
+
+impl Words {
+    fn new(key: &HashKey) -> Self {
+        let [k0, k1] = key.words();
+        Self([
+            k0 ^ 0x736f_6d65_7073_6575,
+            k1 ^ 0x646f_7261_6e64_6f6d,
+            k0 ^ 0x6c79_6765_6e65_7261,
+            k1 ^ 0x7465_6462_7974_6573,
+        ])
+    }
+
+    fn write(&mut self, word: u64) {
+        self.0[3] ^= word;
+        self.round();
+        self.0[0] ^= word;
+    }
+
+    fn finish(mut self) -> u64 {
+        self.0[2] ^= 0xff;
+        for _ in 0..3 {
+            self.round();
+        }
+        self.0.into_iter().fold(0, |hash, word| hash ^ word)
+    }
+
+    fn round(&mut self) {
+        let [mut v0, mut v1, mut v2, mut v3] = self.0;
+        v0 = v0.wrapping_add(v1);
+        v2 = v2.wrapping_add(v3);
+        v1 = v1.rotate_left(13) ^ v0;
+        v3 = v3.rotate_left(16) ^ v2;
+        v0 = v0.rotate_left(32).wrapping_add(v3);
+        v2 = v2.wrapping_add(v1);
+        v1 = v1.rotate_left(17) ^ v2;
+        v3 = v3.rotate_left(21) ^ v0;
+        self.0 = [v0, v1, v2.rotate_left(32), v3];
+    }
 }
 
 /// Hashes of the whole blocks of `tokens`, continuing after `previous`.
@@ -101,6 +147,11 @@ pub fn mix(hash: u64) -> u64 {
     x ^ (x >> 33)
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "to take a half is meant")]
+fn low(number: u128) -> u64 {
+    number as u64
+}
+
 /// 0 is taken by [`NO_PARENT`].
 fn nonzero(hash: u64) -> u64 {
     hash.max(1)
@@ -119,6 +170,22 @@ mod tests {
         let mut plain = SipHasher13::new_with_key(&key().bytes());
         plain.write(&[7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
         assert_eq!(next_hash(&key(), 7, &[1, u32::MAX]), plain.finish());
+    }
+
+    #[test]
+    fn blocks_of_any_length_are_hashed_as_their_bytes() {
+        let tokens: Vec<u32> = (0..100u32).map(|i| i.wrapping_mul(0x9e37_79b9)).collect();
+        for length in 0..tokens.len() {
+            let mut plain = SipHasher13::new_with_key(&key().bytes());
+            plain.write(&u64::MAX.to_le_bytes());
+            for token in &tokens[..length] {
+                plain.write(&token.to_le_bytes());
+            }
+            assert_eq!(
+                next_hash(&key(), u64::MAX, &tokens[..length]),
+                plain.finish()
+            );
+        }
     }
 
     #[test]

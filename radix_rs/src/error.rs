@@ -17,6 +17,19 @@ pub enum TreeError {
         /// Tokens in a block.
         block_size: usize,
     },
+    /// There is no such policy.
+    #[error("policy {0:?}: expected one of lru, lfu, slru, priority, tlru, fifo, mru, filo")]
+    UnknownPolicy(String),
+    /// The policy does not have this option.
+    #[error("policy {policy}: unknown option {option:?}, known: {known}")]
+    UnknownPolicyOption {
+        /// Its name.
+        policy: String,
+        /// What was given.
+        option: String,
+        /// What it has.
+        known: &'static str,
+    },
     /// Positions are u32.
     #[error("a key of {tokens} tokens: at most {max} are possible", max = u32::MAX)]
     KeyTooLong {

@@ -11,7 +11,7 @@ use std::path::Path;
 use radix_rs::chain::HashKey;
 use radix_rs::delta::Event;
 use radix_rs::error::TreeError;
-use radix_rs::tree::{Namespace, Tree};
+use radix_rs::tree::{Claim, EvictPolicy, Namespace, Tree};
 
 #[test]
 fn the_tree_answers_as_the_traces_say() {
@@ -71,6 +71,17 @@ impl<'a> Words<'a> {
             .map_or(0, |number| number.parse().unwrap())
     }
 
+    fn policy(&self) -> Result<EvictPolicy, TreeError> {
+        let name = self.options.get("policy").unwrap_or(&"lru");
+        let options: Vec<(&str, u64)> = self
+            .options
+            .iter()
+            .filter(|(option, _)| !["page", "block", "policy"].contains(option))
+            .map(|(&option, value)| (option, value.parse().unwrap()))
+            .collect();
+        EvictPolicy::new(name, &options)
+    }
+
     fn name(&self) -> String {
         self.options.get("as").unwrap_or(&"").to_string()
     }
@@ -113,7 +124,7 @@ impl Replay {
             "tree" => {
                 let key = HashKey::derive(b"traces");
                 let tree = Tree::new(words.number("page"), words.number("block"), key, "m")?;
-                self.tree = Some(tree);
+                self.tree = Some(tree.with_policy(words.policy()?));
                 self.extra_key.clear();
                 self.cache_salt.clear();
             }
@@ -181,8 +192,11 @@ impl Replay {
         let done = self.tree.as_mut().unwrap().insert(
             &tokens,
             &slots,
-            owned,
-            words.number("counted"),
+            Claim {
+                owned_from: owned,
+                counted_to: words.number("counted"),
+                priority: i64::try_from(words.number("priority")).unwrap(),
+            },
             namespace(&self.extra_key, &self.cache_salt),
         )?;
         self.next_slot += fresh;
@@ -203,7 +217,7 @@ impl Replay {
         let tree = self.tree.as_mut().unwrap();
         let found = tree.match_prefix(&words.tokens(), namespace)?;
         let mut slots = vec![-1; found.length];
-        for (start, piece) in tree.path_slots(found.node)? {
+        for (start, piece) in tree.path_slots(found.node, 0)? {
             for (slot, cached) in slots[start..].iter_mut().zip(piece) {
                 *slot = cached;
             }

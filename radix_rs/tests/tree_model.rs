@@ -1,4 +1,5 @@
-//! The tree against a set of token tuples, on random operations over a tiny vocabulary.
+//! The tree against a set of token tuples, on random operations over a tiny vocabulary: some 30 a case,
+//! `PROPTEST_CASES` of them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 use radix_rs::chain::{self, HashKey};
 use radix_rs::delta::Event;
 use radix_rs::error::TreeError;
-use radix_rs::tree::{Namespace, Tree};
+use radix_rs::tree::{Claim, EvictPolicy, Namespace, Tree};
 
 const NAMESPACES: [(&str, &str); 3] = [("", ""), ("a", "bc"), ("ab", "c")];
 
@@ -18,6 +19,10 @@ type Prefix = Vec<u32>;
 #[derive(Clone, Default)]
 struct End {
     last_used: u64,
+    created: u64,
+    hits: u64,
+    priority: i64,
+    longest: usize,
     lock_ref: u32,
     /// The tree's handle, once it was seen.
     handle: Option<u64>,
@@ -30,6 +35,7 @@ struct Model {
     pages: BTreeMap<Prefix, Vec<i32>>,
     ends: BTreeMap<Prefix, End>,
     clock: u64,
+    policy: EvictPolicy,
 }
 
 impl Model {
@@ -59,7 +65,30 @@ impl Model {
         self.clock = clock;
     }
 
-    fn store(&mut self, key: &[u32], held: usize, slots: &[i32]) {
+    /// What goes first has the smallest.
+    fn rank(&self, end: &[u32], node: &End) -> (i64, i64) {
+        let used = i64::try_from(node.last_used).unwrap();
+        let created = i64::try_from(node.created).unwrap();
+        match self.policy {
+            EvictPolicy::Lru => (0, used),
+            EvictPolicy::Lfu => (i64::try_from(node.hits).unwrap(), used),
+            EvictPolicy::Slru { threshold } => (i64::from(node.hits >= threshold), used),
+            EvictPolicy::Priority => (node.priority, used),
+            EvictPolicy::Tlru {
+                threshold,
+                next_prompt_estimate,
+            } => {
+                let next = node.longest as u64 + next_prompt_estimate;
+                let safe = self.start(end) as u64 >= next.saturating_sub(threshold);
+                (-i64::from(safe), used)
+            }
+            EvictPolicy::Fifo => (0, created),
+            EvictPolicy::Mru => (0, -used),
+            EvictPolicy::Filo => (0, -created),
+        }
+    }
+
+    fn store(&mut self, key: &[u32], held: usize, slots: &[i32], claim: Claim) {
         self.use_prefix(&key[..=held]);
         if held < key.len() - 1 {
             for start in (held..key.len() - 1).step_by(self.page_size) {
@@ -67,9 +96,19 @@ impl Model {
                 self.pages
                     .insert(key[..=end].to_vec(), slots[start..end].to_vec());
             }
-            self.ends.insert(key.to_vec(), End::default());
+            let leaf = End {
+                created: self.clock + 1,
+                priority: claim.priority,
+                ..End::default()
+            };
+            self.ends.insert(key.to_vec(), leaf);
         }
         self.use_prefix(key);
+        for (end, node) in self.path(key) {
+            node.hits += u64::from(end.len() - 1 > claim.counted_to);
+            node.priority = node.priority.max(claim.priority);
+            node.longest = node.longest.max(key.len() - 1);
+        }
     }
 
     /// The nodes from the root to `prefix`: shorter ones sort first.
@@ -107,7 +146,7 @@ impl Model {
                 .ends
                 .iter()
                 .filter(|(end, node)| node.lock_ref == 0 && is_leaf(end));
-            let Some(leaf) = leaves.min_by_key(|(_, node)| node.last_used) else {
+            let Some(leaf) = leaves.min_by_key(|(end, node)| self.rank(end, node)) else {
                 break;
             };
             let leaf = leaf.0.clone();
@@ -142,7 +181,9 @@ impl Model {
 #[derive(Clone, Debug)]
 enum Op {
     Match(usize, Vec<u32>),
-    Insert(usize, Vec<u32>, bool),
+    Insert(usize, Vec<u32>, bool, i64),
+    /// A request: admitted, checkpointed when some of the tokens are there, and finished.
+    Request(usize, Vec<u32>, prop::sample::Index, i64),
     Lock(prop::sample::Index),
     Unlock(prop::sample::Index),
     Evict(usize),
@@ -155,7 +196,12 @@ fn op(page_size: usize) -> impl Strategy<Value = Op> {
     let place = (0..NAMESPACES.len(), tokens);
     prop_oneof![
         4 => place.clone().prop_map(|(space, tokens)| Op::Match(space, tokens)),
-        6 => (place, any::<bool>()).prop_map(|((space, tokens), own)| Op::Insert(space, tokens, own)),
+        6 => (place.clone(), any::<bool>(), -1i64..2).prop_map(|((space, tokens), own, priority)| {
+            Op::Insert(space, tokens, own, priority)
+        }),
+        6 => (place, any::<prop::sample::Index>(), -1i64..2).prop_map(
+            |((space, tokens), at, priority)| Op::Request(space, tokens, at, priority)
+        ),
         2 => any::<prop::sample::Index>().prop_map(Op::Lock),
         2 => any::<prop::sample::Index>().prop_map(Op::Unlock),
         2 => (0usize..40).prop_map(Op::Evict),
@@ -178,14 +224,17 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(page_size: usize, block_size: usize) -> Self {
+    fn new(page_size: usize, block_size: usize, policy: EvictPolicy) -> Self {
         let key = HashKey::derive(b"a secret");
         let model = Model {
             page_size,
+            policy,
             ..Model::default()
         };
         Self {
-            tree: Tree::new(page_size, block_size, key, "m").unwrap(),
+            tree: Tree::new(page_size, block_size, key, "m")
+                .unwrap()
+                .with_policy(policy),
             model,
             key,
             block_size,
@@ -201,7 +250,12 @@ impl Pair {
             Op::Match(space, tokens) => {
                 self.find(*space, tokens);
             }
-            Op::Insert(space, tokens, own) => self.insert(*space, tokens, *own),
+            Op::Insert(space, tokens, own, priority) => {
+                self.insert(*space, tokens, *own, *priority);
+            }
+            Op::Request(space, tokens, at, priority) => {
+                self.request(*space, tokens, at.index(tokens.len() + 1), *priority);
+            }
             Op::Lock(which) => self.lock(*which),
             Op::Unlock(which) if !self.receipts.is_empty() => {
                 let (receipt, prefix) = self.receipts.swap_remove(which.index(self.receipts.len()));
@@ -230,7 +284,7 @@ impl Pair {
         self.model.use_prefix(&prefix);
         assert_eq!(found.length, length);
         let mut slots = vec![-1; length];
-        for (start, piece) in self.tree.path_slots(found.node).unwrap() {
+        for (start, piece) in self.tree.path_slots(found.node, 0).unwrap() {
             for (slot, cached) in slots[start..].iter_mut().zip(piece) {
                 *slot = cached;
             }
@@ -240,7 +294,7 @@ impl Pair {
         length
     }
 
-    fn insert(&mut self, space: usize, tokens: &[u32], own: bool) {
+    fn insert(&mut self, space: usize, tokens: &[u32], own: bool, priority: i64) {
         let owned = if own { self.find(space, tokens) } else { 0 };
         let mut key = vec![u32::try_from(space).unwrap()];
         key.extend(&tokens[..tokens.len() / self.model.page_size * self.model.page_size]);
@@ -249,15 +303,90 @@ impl Pair {
         let fresh = i32::try_from(tokens.len() - owned).unwrap();
         slots.extend(self.next_slot..self.next_slot + fresh);
         self.next_slot += fresh;
+        let claim = Claim {
+            owned_from: owned,
+            counted_to: owned,
+            priority,
+        };
         let done = self
             .tree
-            .insert(tokens, &slots, owned, 0, namespace(space))
+            .insert(tokens, &slots, claim, namespace(space))
             .unwrap();
         assert_eq!((done.prefix_length, done.duplicates), (held, owned..held));
         if key.len() > 1 {
-            self.model.store(&key, held, &slots);
+            self.model.store(&key, held, &slots, claim);
         }
         self.see(&key, done.node);
+    }
+
+    /// The prompt is the first `prompt` tokens, checkpointed; then the rest is computed and all finished.
+    fn request(&mut self, space: usize, tokens: &[u32], prompt: usize, priority: i64) {
+        let page_size = self.model.page_size;
+        let mut key = vec![u32::try_from(space).unwrap()];
+        key.extend(&tokens[..prompt]);
+        let held = self.model.peek(&key);
+        let admitted = self
+            .tree
+            .admit(&tokens[..prompt], None, namespace(space))
+            .unwrap();
+        assert_eq!(admitted.length, held);
+        self.model.use_prefix(&key[..=held]);
+        self.see(&key[..=held], admitted.node);
+
+        let fresh = i32::try_from(tokens.len() - held).unwrap();
+        let mut slots = self.model.slots(&key[..=held], 0);
+        slots.extend(self.next_slot..self.next_slot + fresh);
+        self.next_slot += fresh;
+        let mut claim = Claim {
+            owned_from: held,
+            counted_to: 0,
+            priority,
+        };
+        let done = self.tree.checkpoint(
+            &tokens[..prompt],
+            &slots,
+            prompt,
+            admitted.receipt,
+            claim,
+            namespace(space),
+        );
+        let done = done.unwrap();
+        // Nobody else was there meanwhile: what it held it still holds, and no more.
+        key.truncate(1 + prompt - prompt % page_size);
+        assert_eq!((done.length, done.prefix_length), (key.len() - 1, held));
+        assert!(done.freed.is_empty());
+        if key.len() > 1 {
+            self.model.store(&key, held, &slots, claim);
+        }
+        self.see(&key, done.node);
+
+        let boundary = key.clone();
+        key.extend(&tokens[done.length..tokens.len() - tokens.len() % page_size]);
+        let held = self.model.peek(&key);
+        claim.owned_from = done.length;
+        claim.counted_to = done.length;
+        let freed = self.tree.finish(
+            tokens,
+            &slots,
+            prompt,
+            done.receipt,
+            claim,
+            namespace(space),
+        );
+        let expected = [&slots[done.length..held], &slots[key.len() - 1..]].concat();
+        assert_eq!(freed.unwrap(), expected);
+        if key.len() > 1 {
+            self.model.store(&key, held, &slots, claim);
+        }
+        if 1 < boundary.len() && boundary.len() < key.len() {
+            let higher = Claim {
+                priority: priority + 1,
+                ..claim
+            };
+            let whole = boundary.len() - 1;
+            self.model.store(&boundary, whole, &slots, higher);
+        }
+        self.model.use_prefix(&key);
     }
 
     /// A node keeps its handle, and no handle comes again.
@@ -389,19 +518,42 @@ fn namespace(space: usize) -> Namespace<'static> {
 }
 
 fn sizes() -> impl Strategy<Value = (usize, usize)> {
-    prop::sample::select(vec![(1, 1), (1, 4), (2, 4), (4, 4), (4, 16), (16, 16)])
+    prop::sample::select(vec![
+        (1, 1),
+        (1, 4),
+        (2, 4),
+        (4, 4),
+        (4, 16),
+        (16, 16),
+        (64, 64),
+    ])
+}
+
+fn policies() -> impl Strategy<Value = EvictPolicy> {
+    prop_oneof![
+        Just(EvictPolicy::Lru),
+        Just(EvictPolicy::Lfu),
+        (0u64..4).prop_map(|threshold| EvictPolicy::Slru { threshold }),
+        Just(EvictPolicy::Priority),
+        (0u64..30, 0u64..10).prop_map(|(threshold, next_prompt_estimate)| EvictPolicy::Tlru {
+            threshold,
+            next_prompt_estimate
+        }),
+        Just(EvictPolicy::Fifo),
+        Just(EvictPolicy::Mru),
+        Just(EvictPolicy::Filo),
+    ]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
-
     #[test]
     fn tree_and_model_agree_on_any_operations(
         ((page_size, block_size), ops) in sizes().prop_flat_map(|(page_size, block_size)| {
             (Just((page_size, block_size)), prop::collection::vec(op(page_size), 1..60))
-        })
+        }),
+        policy in policies(),
     ) {
-        let mut pair = Pair::new(page_size, block_size);
+        let mut pair = Pair::new(page_size, block_size, policy);
         for op in &ops {
             pair.apply(op);
             pair.compare();

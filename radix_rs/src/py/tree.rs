@@ -3,13 +3,13 @@
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 
 use super::buffer::Items;
 use crate::chain::{self, HashKey};
 use crate::delta::encode_events;
 use crate::error;
-use crate::tree::{self, Namespace};
+use crate::tree::{self, Claim, EvictPolicy, Namespace};
 
 create_exception!(radix_rs, TreeError, PyException);
 
@@ -41,6 +41,23 @@ impl Natural {
     }
 }
 
+/// How much a request matters.
+#[derive(Clone, Copy)]
+struct Priority(i64);
+
+impl FromPyObject<'_, '_> for Priority {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        object.extract().map(Self).map_err(|_| {
+            TreeError::new_err(format!(
+                "priority: expected an int in -2^63..2^63, got {}",
+                *object
+            ))
+        })
+    }
+}
+
 /// What the tree has of a key.
 #[pyclass(frozen, get_all, module = "radix_rs")]
 struct Match {
@@ -54,6 +71,24 @@ struct Insert {
     prefix_length: usize,
     node: u64,
     duplicates: Vec<(usize, usize)>,
+}
+
+/// What an admitted request starts from.
+#[pyclass(frozen, get_all, module = "radix_rs")]
+struct Admission {
+    length: usize,
+    node: u64,
+    receipt: u64,
+}
+
+/// What a request has in the tree after a checkpoint.
+#[pyclass(frozen, get_all, module = "radix_rs")]
+struct Checkpoint {
+    length: usize,
+    prefix_length: usize,
+    node: u64,
+    receipt: u64,
+    freed: Py<PyBytes>,
 }
 
 /// What changed since the previous drain.
@@ -84,54 +119,66 @@ struct Tree(tree::Tree);
 #[pymethods]
 impl Tree {
     #[new]
-    #[pyo3(signature = (*, page_size = Natural(1), block_size = Natural(16), hash_key, model))]
+    #[pyo3(signature = (
+        *, page_size = Natural(1), block_size = Natural(16), hash_key, model, policy = "lru",
+        policy_options = None, disabled = false
+    ))]
     fn new(
         page_size: Natural,
         block_size: Natural,
         hash_key: &[u8],
         model: &str,
+        policy: &str,
+        policy_options: Option<&Bound<'_, PyDict>>,
+        disabled: bool,
     ) -> PyResult<Self> {
         let key = parse_key(hash_key)?;
-        let tree = tree::Tree::new(page_size.length(), block_size.length(), key, model)?;
-        Ok(Self(tree))
+        let tree = tree::Tree::new(page_size.length(), block_size.length(), key, model)?
+            .with_policy(parse_policy(policy, policy_options)?);
+        Ok(Self(if disabled { tree.disabled() } else { tree }))
     }
 
-    #[pyo3(signature = (tokens, slots_out, *, extra_key = "", cache_salt = ""))]
+    #[pyo3(signature = (tokens, slots_out = None, *, extra_key = "", cache_salt = ""))]
     fn match_prefix(
         &mut self,
         py: Python<'_>,
         tokens: &Bound<'_, PyAny>,
-        slots_out: &Bound<'_, PyAny>,
+        slots_out: Option<&Bound<'_, PyAny>>,
         extra_key: &str,
         cache_salt: &str,
     ) -> PyResult<Match> {
         let tokens = Items::<u32>::get("tokens", tokens).map_err(TreeError::new_err)?;
-        let out = Items::<i32>::get_writable("slots_out", slots_out).map_err(TreeError::new_err)?;
-        if out.len() < tokens.len() {
-            return Err(TreeError::new_err(format!(
-                "slots_out: expected room for {} slots, one for each token, got {}",
-                tokens.len(),
-                out.len()
-            )));
-        }
+        let out = slots_out.map(|out| room_for(&tokens, out)).transpose()?;
         let namespace = Namespace {
             extra_key,
             cache_salt,
         };
         let tree = &mut self.0;
         let found = tokens.read(py, |tokens| tree.match_prefix(tokens, namespace))?;
-        out.write(py, |out| {
-            for (start, slots) in self.0.path_slots(found.node)? {
-                for (cell, slot) in out[start..].iter().zip(slots) {
-                    cell.set(slot);
-                }
-            }
-            Ok::<_, PyErr>(())
-        })?;
+        if let Some(out) = out {
+            self.gather(py, found.node, &out, 0)?;
+        }
         Ok(Match {
             length: found.length,
             node: found.node,
         })
+    }
+
+    #[pyo3(signature = (tokens, *, extra_key = "", cache_salt = ""))]
+    fn touch(
+        &mut self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyAny>,
+        extra_key: &str,
+        cache_salt: &str,
+    ) -> PyResult<usize> {
+        let tokens = Items::<u32>::get("tokens", tokens).map_err(TreeError::new_err)?;
+        let namespace = Namespace {
+            extra_key,
+            cache_salt,
+        };
+        let found = tokens.read(py, |tokens| self.0.match_prefix(tokens, namespace))?;
+        Ok(found.length)
     }
 
     #[pyo3(signature = (tokens, *, extra_key = "", cache_salt = ""))]
@@ -152,8 +199,8 @@ impl Tree {
 
     #[expect(clippy::too_many_arguments, reason = "Python calls it with keywords")]
     #[pyo3(signature = (
-        tokens, slots, *, owned_from = Natural(0), counted_to = Natural(0), extra_key = "",
-        cache_salt = ""
+        tokens, slots, *, owned_from = Natural(0), counted_to = Natural(0), priority = Priority(0),
+        extra_key = "", cache_salt = ""
     ))]
     fn insert(
         &mut self,
@@ -162,6 +209,7 @@ impl Tree {
         slots: &Bound<'_, PyAny>,
         owned_from: Natural,
         counted_to: Natural,
+        priority: Priority,
         extra_key: &str,
         cache_salt: &str,
     ) -> PyResult<Insert> {
@@ -171,10 +219,10 @@ impl Tree {
             extra_key,
             cache_salt,
         };
-        let (owned_from, counted_to) = (owned_from.length(), counted_to.length());
+        let claim = claim(owned_from, counted_to, priority);
         let tree = &mut self.0;
         let done = tokens.read_with(&slots, py, |tokens, slots| {
-            tree.insert(tokens, slots, owned_from, counted_to, namespace)
+            tree.insert(tokens, slots, claim, namespace)
         })?;
         Ok(Insert {
             prefix_length: done.prefix_length,
@@ -192,6 +240,108 @@ impl Tree {
 
     fn unlock(&mut self, receipt: Natural) -> PyResult<()> {
         Ok(self.0.unlock(receipt.0)?)
+    }
+
+    #[pyo3(signature = (tokens, slots_out, *, receipt = None, extra_key = "", cache_salt = ""))]
+    fn admit(
+        &mut self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyAny>,
+        slots_out: &Bound<'_, PyAny>,
+        receipt: Option<Natural>,
+        extra_key: &str,
+        cache_salt: &str,
+    ) -> PyResult<Admission> {
+        let tokens = Items::<u32>::get("tokens", tokens).map_err(TreeError::new_err)?;
+        let out = room_for(&tokens, slots_out)?;
+        let receipt = receipt.map(|receipt| receipt.0);
+        let namespace = Namespace {
+            extra_key,
+            cache_salt,
+        };
+        let tree = &mut self.0;
+        let admitted = tokens.read(py, |tokens| tree.admit(tokens, receipt, namespace))?;
+        self.gather(py, admitted.node, &out, 0)?;
+        Ok(Admission {
+            length: admitted.length,
+            node: admitted.node,
+            receipt: admitted.receipt,
+        })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "Python calls it with keywords")]
+    #[pyo3(signature = (
+        tokens, slots, *, receipt, owned_from = Natural(0), counted_to = Natural(0),
+        prompt_length = Natural(0), priority = Priority(0), extra_key = "", cache_salt = ""
+    ))]
+    fn checkpoint(
+        &mut self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyAny>,
+        slots: &Bound<'_, PyAny>,
+        receipt: Natural,
+        owned_from: Natural,
+        counted_to: Natural,
+        prompt_length: Natural,
+        priority: Priority,
+        extra_key: &str,
+        cache_salt: &str,
+    ) -> PyResult<Checkpoint> {
+        let tokens = Items::<u32>::get("tokens", tokens).map_err(TreeError::new_err)?;
+        let own = Items::<i32>::get_writable("slots", slots).map_err(TreeError::new_err)?;
+        let claim = claim(owned_from, counted_to, priority);
+        let namespace = Namespace {
+            extra_key,
+            cache_salt,
+        };
+        let (prompt_length, receipt) = (prompt_length.length(), receipt.0);
+        let tree = &mut self.0;
+        let done = tokens.read_with(&own, py, |tokens, slots| {
+            tree.checkpoint(tokens, slots, prompt_length, receipt, claim, namespace)
+        })?;
+        if !done.freed.is_empty() {
+            self.gather(py, done.node, &own, claim.owned_from)?;
+        }
+        Ok(Checkpoint {
+            length: done.length,
+            prefix_length: done.prefix_length,
+            node: done.node,
+            receipt: done.receipt,
+            freed: slot_bytes(py, &done.freed)?.unbind(),
+        })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "Python calls it with keywords")]
+    #[pyo3(signature = (
+        tokens, slots, *, receipt, owned_from = Natural(0), counted_to = Natural(0),
+        prompt_length = Natural(0), priority = Priority(0), extra_key = "", cache_salt = ""
+    ))]
+    fn finish<'py>(
+        &mut self,
+        py: Python<'py>,
+        tokens: &Bound<'_, PyAny>,
+        slots: &Bound<'_, PyAny>,
+        receipt: Natural,
+        owned_from: Natural,
+        counted_to: Natural,
+        prompt_length: Natural,
+        priority: Priority,
+        extra_key: &str,
+        cache_salt: &str,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let tokens = Items::<u32>::get("tokens", tokens).map_err(TreeError::new_err)?;
+        let slots = Items::<i32>::get("slots", slots).map_err(TreeError::new_err)?;
+        let claim = claim(owned_from, counted_to, priority);
+        let namespace = Namespace {
+            extra_key,
+            cache_salt,
+        };
+        let (prompt_length, receipt) = (prompt_length.length(), receipt.0);
+        let tree = &mut self.0;
+        let freed = tokens.read_with(&slots, py, |tokens, slots| {
+            tree.finish(tokens, slots, prompt_length, receipt, claim, namespace)
+        })?;
+        slot_bytes(py, &freed)
     }
 
     fn evict<'py>(
@@ -254,6 +404,41 @@ impl Tree {
     }
 }
 
+impl Tree {
+    /// Write the slots of the path to `node`, those of the positions from `since` on.
+    fn gather(&self, py: Python<'_>, node: u64, out: &Items<i32>, since: usize) -> PyResult<()> {
+        out.write(py, |out| {
+            for (start, slots) in self.0.path_slots(node, since)? {
+                for (cell, slot) in out[start..].iter().zip(slots) {
+                    cell.set(slot);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A buffer that takes a slot for every token.
+fn room_for(tokens: &Items<u32>, slots_out: &Bound<'_, PyAny>) -> PyResult<Items<i32>> {
+    let out = Items::<i32>::get_writable("slots_out", slots_out).map_err(TreeError::new_err)?;
+    if out.len() < tokens.len() {
+        return Err(TreeError::new_err(format!(
+            "slots_out: expected room for {} slots, one for each token, got {}",
+            tokens.len(),
+            out.len()
+        )));
+    }
+    Ok(out)
+}
+
+fn claim(owned_from: Natural, counted_to: Natural, priority: Priority) -> Claim {
+    Claim {
+        owned_from: owned_from.length(),
+        counted_to: counted_to.length(),
+        priority: priority.0,
+    }
+}
+
 #[pyfunction]
 fn derive_hash_key<'py>(py: Python<'py>, secret: &[u8]) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &HashKey::derive(secret).bytes())
@@ -301,6 +486,28 @@ fn parse_key(hash_key: &[u8]) -> PyResult<HashKey> {
         })
 }
 
+fn parse_policy(name: &str, options: Option<&Bound<'_, PyDict>>) -> PyResult<EvictPolicy> {
+    let options: Vec<(String, u64)> = options
+        .map(|options| options.iter().map(policy_option).collect())
+        .transpose()?
+        .unwrap_or_default();
+    let options: Vec<(&str, u64)> = options
+        .iter()
+        .map(|(option, value)| (option.as_str(), *value))
+        .collect();
+    Ok(EvictPolicy::new(name, &options)?)
+}
+
+fn policy_option((option, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)) -> PyResult<(String, u64)> {
+    let option = option.to_string();
+    let value = value.extract().map_err(|_| {
+        TreeError::new_err(format!(
+            "policy option {option}: expected an int in 0..2^64, got {value}"
+        ))
+    })?;
+    Ok((option, value))
+}
+
 /// As i32 in native byte order.
 fn slot_bytes<'py>(py: Python<'py>, slots: &[i32]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, size_of_val(slots), |bytes| {
@@ -315,6 +522,8 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("TreeError", module.py().get_type::<TreeError>())?;
     module.add_class::<Match>()?;
     module.add_class::<Insert>()?;
+    module.add_class::<Admission>()?;
+    module.add_class::<Checkpoint>()?;
     module.add_class::<Deltas>()?;
     module.add_class::<TreeStats>()?;
     module.add_class::<Tree>()?;

@@ -138,7 +138,7 @@ impl Tree {
                 &mut protected
             } += node.len();
             if node.is_evictable() {
-                leaves.insert((node.last_used, index));
+                leaves.insert(self.evictable.entry(index, node));
             }
         }
         holds(evictable == self.evictable_tokens, || {
@@ -153,11 +153,15 @@ impl Tree {
                 self.protected_tokens
             )
         })?;
-        holds(leaves == self.evictable, || {
+        holds(leaves == *self.evictable.entries(), || {
             format!(
                 "evictable leaves are {leaves:?}, listed {:?}",
-                self.evictable
+                self.evictable.entries()
             )
+        })?;
+        let keys: HashSet<_> = leaves.iter().map(|(key, _)| key).collect();
+        holds(keys.len() == leaves.len(), || {
+            format!("evictable leaves with the same key: {leaves:?}")
         })
     }
 

@@ -1,16 +1,183 @@
 //! Making room: which leaf goes, and what goes with it.
 
+use std::collections::BTreeSet;
+
+use super::node::{Node, Nodes};
 use super::{Tree, TreeError};
 
+/// Which unlocked leaf goes first: the one with the smallest key. Ticks are logical, never wall clock.
+///
+/// No two leaves have the same key, since each tick is given once. Only the parts of a split share one, that
+/// of their making; they lie on one path, so at most one of them is a leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EvictPolicy {
+    /// Least recently used.
+    #[default]
+    Lru,
+    /// Fewest hits, of those the least recently used.
+    Lfu,
+    /// Segmented: nodes with fewer than `threshold` hits before all others, each least recently used first.
+    Slru {
+        /// Hits from which on a node is protected.
+        threshold: u64,
+    },
+    /// Lowest priority, of those the least recently used.
+    Priority,
+    /// Tails first: what the next prompt of a conversation can do without goes before all else, each least
+    /// recently used first. That prompt is expected to be `next_prompt_estimate` tokens longer than the
+    /// longest key so far, and may have `threshold` tokens to compute.
+    Tlru {
+        /// Tokens that the next prompt may have to compute.
+        threshold: u64,
+        /// Tokens by which it is longer than the longest so far.
+        next_prompt_estimate: u64,
+    },
+    /// First made.
+    Fifo,
+    /// Most recently used.
+    Mru,
+    /// Last made.
+    Filo,
+}
+
+/// A class, then a tick within it.
+type Key = (i64, u64);
+
+impl EvictPolicy {
+    /// The policy of that name, with these options and the defaults of the others.
+    ///
+    /// # Errors
+    /// [`TreeError::UnknownPolicy`], [`TreeError::UnknownPolicyOption`].
+    pub fn new(name: &str, options: &[(&str, u64)]) -> Result<Self, TreeError> {
+        let mut policy = match name {
+            "lru" => Self::Lru,
+            "lfu" => Self::Lfu,
+            "slru" => Self::Slru { threshold: 2 },
+            "priority" => Self::Priority,
+            "tlru" => Self::Tlru {
+                threshold: 0,
+                next_prompt_estimate: 0,
+            },
+            "fifo" => Self::Fifo,
+            "mru" => Self::Mru,
+            "filo" => Self::Filo,
+            _ => return Err(TreeError::UnknownPolicy(name.to_owned())),
+        };
+        for &(option, value) in options {
+            match (&mut policy, option) {
+                (Self::Slru { threshold } | Self::Tlru { threshold, .. }, "threshold") => {
+                    *threshold = value;
+                }
+                (
+                    Self::Tlru {
+                        next_prompt_estimate,
+                        ..
+                    },
+                    "next_prompt_estimate",
+                ) => *next_prompt_estimate = value,
+                _ => {
+                    return Err(TreeError::UnknownPolicyOption {
+                        policy: name.to_owned(),
+                        option: option.to_owned(),
+                        known: policy.options(),
+                    });
+                }
+            }
+        }
+        Ok(policy)
+    }
+
+    fn options(self) -> &'static str {
+        match self {
+            Self::Slru { .. } => "threshold",
+            Self::Tlru { .. } => "threshold, next_prompt_estimate",
+            _ => "none",
+        }
+    }
+
+    fn key(self, node: &Node) -> Key {
+        match self {
+            Self::Lru => (0, node.last_used),
+            Self::Lfu => (i64::from(node.hit_count), node.last_used),
+            Self::Slru { threshold } => {
+                let protected = u64::from(node.hit_count) >= threshold;
+                (i64::from(protected), node.last_used)
+            }
+            Self::Priority => (node.priority, node.last_used),
+            Self::Tlru {
+                threshold,
+                next_prompt_estimate,
+            } => {
+                let next_prompt = u64::from(node.history).saturating_add(next_prompt_estimate);
+                let needed = (node.start() as u64) < next_prompt.saturating_sub(threshold);
+                (i64::from(needed), node.last_used)
+            }
+            Self::Fifo => (0, node.created),
+            Self::Mru => (0, !node.last_used),
+            Self::Filo => (0, !node.created),
+        }
+    }
+}
+
+/// The evictable nodes in the order of a policy. A node is taken out before anything of it changes that its
+/// key depends on, and put back after.
+#[derive(Debug, Default)]
+pub(super) struct Evictable {
+    policy: EvictPolicy,
+    entries: BTreeSet<(Key, u32)>,
+}
+
+impl Evictable {
+    pub fn new(policy: EvictPolicy) -> Self {
+        Self {
+            policy,
+            entries: BTreeSet::new(),
+        }
+    }
+
+    /// Put the node in its place, if it is evictable.
+    pub fn insert(&mut self, nodes: &Nodes, index: u32) {
+        let node = &nodes[index];
+        if node.is_evictable() {
+            self.entries.insert(self.entry(index, node));
+        }
+    }
+
+    /// Take the node out, if it is evictable.
+    pub fn remove(&mut self, nodes: &Nodes, index: u32) {
+        let node = &nodes[index];
+        if node.is_evictable() {
+            self.entries.remove(&self.entry(index, node));
+        }
+    }
+
+    /// Take out the one that goes first.
+    fn pop(&mut self) -> Option<u32> {
+        self.entries.pop_first().map(|(_, index)| index)
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    pub fn entry(&self, index: u32, node: &Node) -> (Key, u32) {
+        (self.policy.key(node), index)
+    }
+
+    pub fn entries(&self) -> &BTreeSet<(Key, u32)> {
+        &self.entries
+    }
+}
+
 impl Tree {
-    /// Evict unlocked leaves, least recent first, until `num_tokens` are freed or none is left.
+    /// Evict unlocked leaves in the order of the policy until `num_tokens` are freed or none is left.
     ///
     /// A leaf goes as a whole, so the last one may free more than asked. Once its last child is gone, a
-    /// parent competes at the place its own last use gives it. Returns the slots.
+    /// parent competes at the place its own key gives it. Returns the slots.
     pub fn evict(&mut self, num_tokens: usize) -> Vec<i32> {
         let mut freed = Vec::new();
         while freed.len() < num_tokens {
-            let Some((_, leaf)) = self.evictable.pop_first() else {
+            let Some(leaf) = self.evictable.pop() else {
                 break;
             };
             self.remove_leaf(leaf, &mut freed);
@@ -56,10 +223,9 @@ impl Tree {
         if !begins_run {
             self.shrink_run(parent);
         }
+        self.evictable.insert(&self.nodes, parent);
         let above = &self.nodes[parent];
-        if above.is_evictable() {
-            self.evictable.insert((above.last_used, parent));
-        } else if above.is_root() && above.num_children == 0 && self.namespaces.remove(parent) {
+        if above.is_root() && above.num_children == 0 && self.namespaces.remove(parent) {
             self.nodes.remove_root(parent);
         }
     }

@@ -1,12 +1,22 @@
 //! Storing what a request computed.
 
-use std::ops::Range;
-
-use super::key::Run;
+use super::key::{Run, to_u32};
 use super::namespace::Namespace;
 use super::node::Node;
 use super::{Tree, TreeError};
 use crate::chain;
+use std::ops::Range;
+
+/// What a request says of the key it inserts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// Below this position the slots are the tree's already, from a match or an earlier insert.
+    pub owned_from: usize,
+    /// Nodes that end at or before this position do not count the request as a hit again.
+    pub counted_to: usize,
+    /// Passed on to every node of the path that has a smaller one.
+    pub priority: i64,
+}
 
 /// What an insert found and left.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,12 +29,20 @@ pub struct Insert {
     pub duplicates: Range<usize>,
 }
 
+/// An insert as the tree sees it.
+pub(super) struct Inserted {
+    pub held: usize,
+    /// The node the key ends at.
+    pub end: u32,
+    /// Nodes from the root to it.
+    pub depth: u64,
+}
+
 impl Tree {
     /// Store the whole pages of `tokens` under `slots`, one for each token.
     ///
-    /// What the tree held before keeps its slots. Positions below `owned_from` are the tree's already;
-    /// the rest of what it held are `duplicates`. A key that ends inside an edge splits it there.
-    /// `counted_to`: nodes that end at or before it do not count this request as a hit again.
+    /// What the tree held before keeps its slots; of those, the positions from `owned_from` on are the
+    /// `duplicates`. A key that ends inside an edge splits it there.
     ///
     /// # Errors
     /// [`TreeError::SlotsTooShort`], [`TreeError::KeyTooLong`]; [`TreeError::NotHeld`] if the tree does not
@@ -33,10 +51,24 @@ impl Tree {
         &mut self,
         tokens: &[u32],
         slots: &[i32],
-        owned_from: usize,
-        counted_to: usize,
+        claim: Claim,
         namespace: Namespace<'_>,
     ) -> Result<Insert, TreeError> {
+        let done = self.insert_key(tokens, slots, claim, namespace)?;
+        Ok(Insert {
+            prefix_length: done.held,
+            node: self.nodes.handle(done.end),
+            duplicates: claim.owned_from.min(done.held)..done.held,
+        })
+    }
+
+    pub(super) fn insert_key(
+        &mut self,
+        tokens: &[u32],
+        slots: &[i32],
+        claim: Claim,
+        namespace: Namespace<'_>,
+    ) -> Result<Inserted, TreeError> {
         if slots.len() < tokens.len() {
             return Err(TreeError::SlotsTooShort {
                 tokens: tokens.len(),
@@ -46,10 +78,18 @@ impl Tree {
         let tokens = self.whole_pages(tokens)?;
         let place = self.locate(tokens, namespace);
         let held = place.as_ref().map_or(0, |place| place.matched);
+        let owned_from = claim.owned_from;
         if owned_from.min(tokens.len()) > held {
             return Err(TreeError::NotHeld { owned_from, held });
         }
 
+        let mark = |node: &mut Node| {
+            if node.end() > claim.counted_to {
+                node.hit_count = node.hit_count.saturating_add(1);
+            }
+            node.priority = node.priority.max(claim.priority);
+            node.history = node.history.max(to_u32(tokens.len()));
+        };
         let (mut end, mut depth) = match &place {
             Some(place) => (self.settle(place), place.depth),
             None => (self.root, 0),
@@ -59,16 +99,16 @@ impl Tree {
                 Some(_) => end,
                 None => self.root_or_new(namespace),
             };
+            self.evictable.remove(&self.nodes, parent);
             end = self.add_leaf(parent, held, tokens, slots, namespace);
             depth += 1;
+            self.stamp(end, depth, mark);
+            self.nodes[end].created = self.clock;
+            self.evictable.insert(&self.nodes, end);
+        } else {
+            self.touch(end, depth, mark);
         }
-        self.touch(end, depth);
-        self.count_hits(end, counted_to);
-        Ok(Insert {
-            prefix_length: held,
-            node: self.nodes.handle(end),
-            duplicates: owned_from.min(held)..held,
-        })
+        Ok(Inserted { held, end, depth })
     }
 
     /// A new leaf under `parent` for the tokens from `start` on.
@@ -94,23 +134,9 @@ impl Tree {
         );
         self.blocks.store(before, &hashes);
 
-        let above = &self.nodes[parent];
-        if above.is_evictable() {
-            self.evictable.remove(&(above.last_used, parent));
-        }
         let run = Run::new(&tokens[start..], &slots[start..], &hashes);
         let leaf = self.nodes.add(Node::leaf(run, start), parent);
         self.evictable_tokens += tokens.len() - start;
         leaf
-    }
-
-    /// One more request reached the nodes from `node` up that end past `counted_to`.
-    fn count_hits(&mut self, node: u32, counted_to: usize) {
-        let mut index = node;
-        while self.nodes[index].end() > counted_to {
-            let node = &mut self.nodes[index];
-            node.hit_count = node.hit_count.saturating_add(1);
-            index = node.parent;
-        }
     }
 }

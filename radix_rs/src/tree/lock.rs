@@ -15,22 +15,23 @@ impl Tree {
     /// [`TreeError::UnknownNode`].
     pub fn lock(&mut self, node: u64) -> Result<u64, TreeError> {
         let end = self.resolve(node)?;
+        Ok(self.lock_path(end))
+    }
+
+    pub(super) fn lock_path(&mut self, end: u32) -> u64 {
         let mut index = end;
         while !self.nodes[index].is_root() {
-            let was_evictable = self.nodes[index].is_evictable();
+            self.evictable.remove(&self.nodes, index);
             let node = &mut self.nodes[index];
             node.lock_ref += 1;
             if node.lock_ref == 1 {
                 self.evictable_tokens -= node.len();
                 self.protected_tokens += node.len();
             }
-            if was_evictable {
-                self.evictable.remove(&(node.last_used, index));
-            }
             index = node.parent;
         }
         let receipt = self.receipts.insert(end);
-        Ok(self.receipts.handle(receipt) | RECEIPT)
+        self.receipts.handle(receipt) | RECEIPT
     }
 
     /// Undo one [`Tree::lock`].
@@ -38,10 +39,20 @@ impl Tree {
     /// # Errors
     /// [`TreeError::UnknownReceipt`].
     pub fn unlock(&mut self, receipt: u64) -> Result<(), TreeError> {
-        let live = (receipt & RECEIPT != 0)
+        let live = self.live(receipt)?;
+        self.unlock_path(live);
+        Ok(())
+    }
+
+    /// The index of a receipt that was not used yet.
+    pub(super) fn live(&self, receipt: u64) -> Result<u32, TreeError> {
+        (receipt & RECEIPT != 0)
             .then(|| self.receipts.resolve(receipt & !RECEIPT))
             .flatten()
-            .ok_or(TreeError::UnknownReceipt(receipt))?;
+            .ok_or(TreeError::UnknownReceipt(receipt))
+    }
+
+    pub(super) fn unlock_path(&mut self, live: u32) {
         let mut index = self.receipts.remove(live);
         while !self.nodes[index].is_root() {
             let node = &mut self.nodes[index];
@@ -50,11 +61,9 @@ impl Tree {
                 self.protected_tokens -= node.len();
                 self.evictable_tokens += node.len();
             }
-            if node.is_evictable() {
-                self.evictable.insert((node.last_used, index));
-            }
-            index = node.parent;
+            let parent = node.parent;
+            self.evictable.insert(&self.nodes, index);
+            index = parent;
         }
-        Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::key::common_prefix;
 use super::namespace::Namespace;
+use super::node::Node;
 use super::{Tree, TreeError};
 
 /// What the tree has of a key.
@@ -35,19 +36,25 @@ impl Tree {
         tokens: &[u32],
         namespace: Namespace<'_>,
     ) -> Result<Match, TreeError> {
+        let (length, end) = self.match_key(tokens, namespace)?;
+        Ok(Match {
+            length,
+            node: self.nodes.handle(end),
+        })
+    }
+
+    pub(super) fn match_key(
+        &mut self,
+        tokens: &[u32],
+        namespace: Namespace<'_>,
+    ) -> Result<(usize, u32), TreeError> {
         let tokens = self.whole_pages(tokens)?;
         let Some(place) = self.locate(tokens, namespace) else {
-            return Ok(Match {
-                length: 0,
-                node: self.nodes.handle(self.root),
-            });
+            return Ok((0, self.root));
         };
-        let node = self.settle(&place);
-        self.touch(node, place.depth);
-        Ok(Match {
-            length: place.matched,
-            node: self.nodes.handle(node),
-        })
+        let end = self.settle(&place);
+        self.touch(end, place.depth, |_| ());
+        Ok((place.matched, end))
     }
 
     /// The length [`Tree::match_prefix`] would return. Changes nothing.
@@ -61,21 +68,24 @@ impl Tree {
             .map_or(0, |place| place.matched))
     }
 
-    /// The slots on the path from the root to `node`, piece by piece from the deepest up, each with the
-    /// position it begins at.
+    /// The slots on the path from the root to `node` at the positions from `since` on, piece by piece from
+    /// the deepest up, each with the position it begins at.
     ///
     /// # Errors
     /// [`TreeError::UnknownNode`].
     pub fn path_slots(
         &self,
         node: u64,
+        since: usize,
     ) -> Result<impl Iterator<Item = (usize, impl ExactSizeIterator<Item = i32> + '_)>, TreeError>
     {
         let end = &self.nodes[self.resolve(node)?];
         let path = std::iter::successors(Some(end), |node| {
             (!node.is_root()).then(|| &self.nodes[node.parent])
         });
-        Ok(path.map(|node| (node.start(), node.slots())))
+        Ok(path
+            .take_while(move |node| node.end() > since)
+            .map(move |node| (node.start().max(since), node.slots_since(since))))
     }
 
     /// Walk down from the namespace's root; `None` if not a page matches.
@@ -112,18 +122,24 @@ impl Tree {
         (place.depth > 0).then_some(place)
     }
 
-    /// Make the path to `node`, of `depth` nodes, the most recent, each node more than its parent.
-    pub(super) fn touch(&mut self, node: u32, depth: u64) {
+    /// Make the path to `end`, of `depth` nodes, the most recent, each node more than its parent, and do to
+    /// each of them what `also` says.
+    pub(super) fn touch(&mut self, end: u32, depth: u64, also: impl FnMut(&mut Node)) {
+        self.evictable.remove(&self.nodes, end);
+        self.stamp(end, depth, also);
+        self.evictable.insert(&self.nodes, end);
+    }
+
+    /// `touch` of a path whose end is not listed as evictable. The nodes above it have children and are not
+    /// either.
+    pub(super) fn stamp(&mut self, end: u32, depth: u64, mut also: impl FnMut(&mut Node)) {
         self.clock += depth;
         let mut tick = self.clock;
-        let mut index = node;
+        let mut index = end;
         while !self.nodes[index].is_root() {
             let node = &mut self.nodes[index];
-            let before = std::mem::replace(&mut node.last_used, tick);
-            if node.is_evictable() {
-                self.evictable.remove(&(before, index));
-                self.evictable.insert((tick, index));
-            }
+            node.last_used = tick;
+            also(node);
             index = node.parent;
             tick -= 1;
         }

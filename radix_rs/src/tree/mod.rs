@@ -1,8 +1,8 @@
 //! The replica's tree: which prefixes are cached, in which slots, and what may go when room is needed.
 //!
 //! Pure bookkeeping over token ids and slot numbers, single threaded, no I/O, no clock. It follows the
-//! radix cache of `SGLang` (`TreeCore` of 0.5), with full attention and least-recently-used eviction. In a
-//! few words, and where it decides for itself:
+//! radix cache of `SGLang` (`TreeCore` of 0.5) with full attention. In a few words, and where it decides
+//! for itself:
 //!
 //! - **Keys** are cut to whole pages before anything else; a key shorter than a page matches nothing and
 //!   stores nothing. Two siblings may share all but the last token of their first page.
@@ -11,8 +11,9 @@
 //! - **Recency** is counted in ticks of a logical clock. A match and an insert stamp every node of their
 //!   path, a deeper one later than its parent. A **split** is no use of the part below it: that part keeps
 //!   its tick. Each tick is given once, so the order of eviction has no ties.
-//! - **Eviction** takes whole childless unlocked nodes, smallest tick first. A parent joins at the place
-//!   its own tick gives it when its last child goes.
+//! - **Eviction** takes whole childless unlocked nodes, smallest key of the [`EvictPolicy`] first; the
+//!   default, least recently used, has the tick as key. A parent joins at the place its own key gives it
+//!   when its last child goes.
 //! - **Locks** cover a path from a node to the root and are undone by receipt, not by node, so that splits
 //!   in between do not matter. A stale receipt or handle is an error; neither value is ever used again,
 //!   nor after a reset.
@@ -34,24 +35,25 @@ mod lock;
 mod matching;
 mod namespace;
 mod node;
-mod nodes;
+mod request;
 mod snapshot;
 mod split;
-
-use std::collections::BTreeSet;
 
 use crate::chain::{self, HashKey};
 use crate::error::TreeError;
 
 pub use blocks::Deltas;
-pub use insert::Insert;
+pub use evict::EvictPolicy;
+pub use insert::{Claim, Insert};
 pub use matching::Match;
 pub use namespace::Namespace;
+pub use request::{Admission, Checkpoint};
 
 use arena::Arena;
 use blocks::BlockLog;
+use evict::Evictable;
 use namespace::Namespaces;
-use nodes::Nodes;
+use node::Nodes;
 
 /// See the [module](self).
 pub struct Tree {
@@ -59,14 +61,15 @@ pub struct Tree {
     block_size: usize,
     hash_key: HashKey,
     model: String,
+    disabled: bool,
     nodes: Nodes,
     /// Root of the default namespace, and the node of every empty match.
     root: u32,
     namespaces: Namespaces,
     /// The node each live receipt locks.
     receipts: Arena<u32>,
-    /// Exactly the nodes for which [`node::Node::is_evictable`], by last use.
-    evictable: BTreeSet<(u64, u32)>,
+    /// Exactly the nodes for which [`node::Node::is_evictable`].
+    evictable: Evictable,
     clock: u64,
     evictable_tokens: usize,
     protected_tokens: usize,
@@ -119,17 +122,36 @@ impl Tree {
             block_size,
             hash_key,
             model: model.to_owned(),
+            disabled: false,
             nodes,
             root,
             namespaces: Namespaces::default(),
             receipts: Arena::default(),
-            evictable: BTreeSet::new(),
+            evictable: Evictable::default(),
             clock: 0,
             evictable_tokens: 0,
             protected_tokens: 0,
             evicted_total: 0,
             blocks: BlockLog::default(),
         })
+    }
+
+    /// The same tree with another order of eviction than least recently used.
+    #[must_use]
+    pub fn with_policy(mut self, policy: EvictPolicy) -> Self {
+        self.evictable = Evictable::new(policy);
+        let nodes = &self.nodes;
+        nodes
+            .iter()
+            .for_each(|(index, _)| self.evictable.insert(nodes, index));
+        self
+    }
+
+    /// The same tree without a memory: every key is empty to it, so it holds nothing and says nothing.
+    #[must_use]
+    pub fn disabled(mut self) -> Self {
+        self.disabled = true;
+        self
     }
 
     /// What changed since the last call, `None` if nothing did.
@@ -160,7 +182,8 @@ impl Tree {
                 tokens: tokens.len(),
             });
         }
-        Ok(&tokens[..tokens.len() - tokens.len() % self.page_size])
+        let whole = tokens.len() - tokens.len() % self.page_size;
+        Ok(&tokens[..if self.disabled { 0 } else { whole }])
     }
 
     fn resolve(&self, node: u64) -> Result<u32, TreeError> {

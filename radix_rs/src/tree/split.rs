@@ -10,9 +10,12 @@ impl Tree {
     /// with the locks and hits of the whole; whoever split it stamps it. Sizes and deltas do not change.
     pub(super) fn settle(&mut self, place: &Place) -> u32 {
         if place.within == self.nodes[place.node].len() {
-            place.node
-        } else {
-            self.nodes.split(place.node, place.within)
+            return place.node;
         }
+        // The lower part begins later than the whole, which some policies mind.
+        self.evictable.remove(&self.nodes, place.node);
+        let upper = self.nodes.split(place.node, place.within);
+        self.evictable.insert(&self.nodes, place.node);
+        upper
     }
 }
