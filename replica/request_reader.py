@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from proto.errors import InvalidRequest, UnknownModel
+from proto.limits import check_sizes
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from proto.text import TextCodec
 from replica.models.interface import ModelConfig
@@ -50,6 +51,7 @@ class RequestReader:
         `max_tokens` beyond context or pool is cut to what fits: the answer then ends by length.
         """
         arrived_s = self._clock()
+        check_sizes(message)
         if message.model not in ("", self._model_id):
             raise UnknownModel(f"no model {message.model!r} here, only {self._model_id!r}")
         sampling = sampling_of(

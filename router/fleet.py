@@ -49,7 +49,7 @@ class Refusal:
 
     lease: Lease
     reason: str
-    """For a label: "hash_version", "hash_secret" or "block_size"."""
+    """For a label: "lease", "hash_version", "hash_secret" or "block_size"."""
     detail: str
 
 
@@ -114,7 +114,7 @@ class Fleet:
         served = {member.state.lease.model for member in self.members.values()}
         if asked in served:
             return asked
-        if asked in self._known_models or not served:
+        if (asked and asked in self._known_models) or not served:
             of_model = f" of model {asked!r}" if asked else ""
             raise Unavailable(f"no replica{of_model} is there")
         if not asked and len(served) == 1:
@@ -148,6 +148,9 @@ class Fleet:
 
     def _join(self, lease: Lease) -> None:
         name = lease.replica_id
+        if not (lease.model and lease.address):
+            self._refuse(Refusal(lease, "lease", "its lease names no model or no address"))
+            return
         if lease.hash_version != HASH_VERSION:
             detail = f"hash version {lease.hash_version}, this router has {HASH_VERSION}"
             self._refuse(Refusal(lease, "hash_version", detail))

@@ -6,6 +6,7 @@ from array import array
 from dataclasses import dataclass
 
 from proto.errors import InvalidRequest
+from proto.limits import check_sizes
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from proto.text import TextCodec
 from router.fleet import Fleet
@@ -32,6 +33,7 @@ class PromptReader:
 
     async def read(self, request: GenerateRequest) -> Prompt:
         """Raises InvalidRequest, UnknownModel or Unavailable."""
+        check_sizes(request)
         model = self._fleet.model(request.model)
         kind = request.WhichOneof("prompt")
         if kind is None:
