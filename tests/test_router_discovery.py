@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from proto import keys
 from proto.prefixlb.v1.delta_pb2 import Lease
 from proto.redis_client import open_redis
-from router.discovery.redis import GRACE_S, LeaseDiscovery
+from router.discovery.redis import LeaseDiscovery
 from router.redis_link import RedisLink
 from tests.fake_replica import FakeReplica, replicas
 from tests.live_router import live_router, prompt_of, until
@@ -20,11 +20,10 @@ pytestmark = pytest.mark.redis
 
 
 class Looks:
-    """One look after another at leases in a real Redis, by a clock of our own."""
+    """One look after another at leases in a real Redis."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self.now_s = 0.0
         self.silent: set[str] = set()
         self.link = RedisLink("leases")
         self.discovery = LeaseDiscovery(
@@ -33,7 +32,6 @@ class Looks:
             link=self.link,
             answers=lambda name: name not in self.silent,
             rng=random.Random(0),
-            clock=lambda: self.now_s,
         )
 
     async def lease(self, name: str, **fields: str) -> None:
@@ -44,8 +42,7 @@ class Looks:
     async def expire(self, name: str) -> None:
         await self._redis.delete(keys.lease("test", name))
 
-    async def look(self, after_s: float = 0.5) -> set[str]:
-        self.now_s += after_s
+    async def look(self) -> set[str]:
         return set(self.discovery._next_view(await self.discovery._read()))
 
 
@@ -66,9 +63,7 @@ async def test_a_silent_replica_without_a_lease_two_looks_in_a_row_is_dead(
 
 
 @pytest.mark.parametrize("lost", ["everything", "the leases, which expired while it was away"])
-async def test_a_redis_without_leases_keeps_who_answers_for_the_time_they_need_to_come_back(
-    redis_url: str, lost: str
-) -> None:
+async def test_a_redis_without_leases_drops_nobody_who_answers(redis_url: str, lost: str) -> None:
     async with open_redis(redis_url) as redis:
         looks = Looks(redis)
         await looks.lease("a")
@@ -79,12 +74,20 @@ async def test_a_redis_without_leases_keeps_who_answers_for_the_time_they_need_t
         else:
             await looks.expire("a")
             await looks.expire("b")
-        for _ in range(3):
+        for _ in range(20):
             assert await looks.look() == {"a", "b"}
-        looks.now_s -= 1.0
-        await looks.lease("a")
-        assert await looks.look(GRACE_S - 0.5) == {"a", "b"}
-        assert await looks.look(0.6) == {"a"}
+
+
+async def test_a_replica_without_a_lease_leaves_when_another_has_its_address(
+    redis_url: str,
+) -> None:
+    async with open_redis(redis_url) as redis:
+        looks = Looks(redis)
+        await looks.lease("old", address="10.0.0.1:1")
+        await looks.look()
+        await looks.expire("old")
+        await looks.lease("new", address="10.0.0.1:1")
+        assert await looks.look() == {"new"}
 
 
 async def test_what_cannot_be_read_is_set_aside_once_and_the_others_are_used(
@@ -115,6 +118,22 @@ async def test_while_redis_is_away_no_view_comes_and_the_last_one_stands() -> No
             async with asyncio.timeout(0.5):
                 await anext(views)
         assert not looks.discovery._link.up
+
+
+async def test_a_lease_without_a_model_is_refused_and_changes_nothing_for_others(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    evil = Lease(replica_id="evil", address="127.0.0.1:1").SerializeToString()
+    async with open_redis(redis_url) as redis, replicas(r0), live_router(redis_url) as router:
+        await redis.zadd(keys.members("test"), {"evil": 0})
+        await redis.set(keys.lease("test", "evil"), evil)
+        await until(lambda: "evil" in router.parts.fleet.refusals)
+        assert router.parts.fleet.refusals["evil"].reason == "lease"
+        await redis.delete(keys.lease("test", "evil"))
+        await until(lambda: "evil" not in router.parts.fleet.refusals)
+        await router.synced(r0)
+        assert (await router.generate(prompt_of(40))).replica == "r0"
 
 
 async def test_a_static_list_needs_no_leases(redis_url: str) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import cast
 
@@ -22,19 +21,16 @@ log = logging.getLogger(__name__)
 PERIOD_S = keys.LEASE_PERIOD_S / 2
 """Between two looks at the leases."""
 
-SLOWEST_RENEWAL_S = 5.0
-"""A replica whose Redis was away tries again after at most this long."""
-
-GRACE_S = keys.LEASE_TTL_S + SLOWEST_RENEWAL_S
-"""How long a replica without a lease stays while it answers: Redis may have been away or lost its
-data, and then every replica writes itself anew."""
+LOOKS = 2
+"""A lease that is missing in so many looks on end is gone."""
 
 
 class LeaseDiscovery:
     """Reads the members of the cluster and their leases twice a lease period.
 
-    A replica that has no lease two looks in a row and does not answer either has died. One that
-    answers lost its lease by a fault of Redis, as far as anybody knows; it stays for GRACE_S.
+    A replica without a lease has died if it does not answer either, or if another has its address.
+    One that answers has lost its lease by a fault of Redis, which was away, lost its data or takes
+    no writes: nobody leaves because Redis does.
     """
 
     def __init__(
@@ -45,7 +41,6 @@ class LeaseDiscovery:
         link: RedisLink,
         answers: Callable[[str], bool],
         rng: random.Random,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`answers`: whether a replica of the view answers its health checks."""
         self._redis = redis
@@ -53,10 +48,9 @@ class LeaseDiscovery:
         self._link = link
         self._answers = answers
         self._rng = rng
-        self._clock = clock
         self._view: dict[str, Lease] = {}
-        self._absent: dict[str, tuple[float, int]] = {}
-        """Since when, and how many looks, a replica of the view has no lease."""
+        self._absent: dict[str, int] = {}
+        """In how many looks on end a replica of the view had no lease."""
 
     async def views(self) -> AsyncIterator[Mapping[str, Lease]]:
         retry = pauses(self._rng)
@@ -105,18 +99,16 @@ class LeaseDiscovery:
         return names
 
     def _next_view(self, leases: dict[str, Lease]) -> dict[str, Lease]:
-        now = self._clock()
         view = dict(leases)
-        absent: dict[str, tuple[float, int]] = {}
+        absent: dict[str, int] = {}
+        taken = {lease.address for lease in leases.values()}
         for name, lease in self._view.items():
             if name in leases:
                 continue
-            since, looks = self._absent.get(name, (now, 0))
-            looks += 1
-            died = looks >= 2 and not self._answers(name)
-            if not died and now - since < GRACE_S:
+            looks = self._absent.get(name, 0) + 1
+            if lease.address not in taken and (looks < LOOKS or self._answers(name)):
                 view[name] = lease
-                absent[name] = (since, looks)
+                absent[name] = looks
         self._view, self._absent = view, absent
         return view
 
