@@ -147,3 +147,25 @@ def test_up_reports_a_dead_replica_and_ends_all_on_ctrl_c(tiny: Path, tmp_path: 
     finally:
         up.kill()
     assert not any(child.is_running() for child in children)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_ended_leaves_no_process(
+    tiny: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "router.cli", "demo", "--model", str(tiny)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    started: list[psutil.Process] = []
+
+    def has_children() -> bool:
+        started[:] = psutil.Process(demo.pid).children()
+        return len(started) == 4
+
+    eventually(has_children, 60)
+    demo.send_signal(number)
+    assert demo.wait(30) == 130
+    eventually(lambda: not any(child.is_running() for child in started))

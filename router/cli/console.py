@@ -49,7 +49,7 @@ def table(console: Console, *columns: str, title: str | None = None) -> Table:
         made.add_column(
             name.removeprefix(">"),
             justify="right" if name.startswith(">") else "left",
-            no_wrap=True,
+            overflow="fold",
         )
     return made
 

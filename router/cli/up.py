@@ -1,11 +1,9 @@
 """`prefixlb up`: a cluster on this machine until Ctrl-C."""
 
 import argparse
-import signal
 import tempfile
 import time
 from pathlib import Path
-from types import FrameType
 from typing import get_args
 
 from rich.console import Console
@@ -14,6 +12,7 @@ from router.cli import console
 from router.cli.child import Child
 from router.cli.cluster import LocalCluster
 from router.cli.model import fetch_model
+from router.cli.signals import end_in_order
 from router.settings import RouterSettings
 
 POLICIES = get_args(RouterSettings.model_fields["policy"].annotation)
@@ -63,8 +62,7 @@ def count(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Returns 0 after Ctrl-C, SIGTERM or a closed terminal, 1 if the router ended by itself."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    end_in_order()
     out = console.stdout()
     cluster = LocalCluster(
         model=args.model or fetch_model(),
@@ -82,10 +80,6 @@ def run(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             out.print("ending router, replicas and Redis, in this order ...")
     return 0
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _introduce(out: Console, cluster: LocalCluster) -> None:

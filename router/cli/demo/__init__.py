@@ -23,6 +23,7 @@ from router.cli.demo.screen import Screen
 from router.cli.demo.workload import schedule
 from router.cli.fleet_view import ReplicaView, replica_info, view_fleet
 from router.cli.model import fetch_model
+from router.cli.signals import end_in_order
 
 REPLICAS = 2
 CONCURRENCY = 4
@@ -49,6 +50,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Play the workload under both policies; 0 if all claims hold."""
+    end_in_order()
     out = console.stderr() if args.json else console.stdout()
     out.print("starting Redis, two replicas and a router ...")
     state_dir = Path(tempfile.mkdtemp(prefix="prefixlb-demo-"))

@@ -95,7 +95,9 @@ class Screen:
     def _end(self, turn: Turn, line: Text | None) -> None:
         self._streaming.pop(turn, None)
         if line:
-            self._console.print(line)
+            # A terminal shows one row a request, a file all of it.
+            cut = self._console.is_terminal
+            self._console.print(line, no_wrap=cut, overflow="ellipsis" if cut else None)
         if self._live.is_started:
             self._draw()
 
