@@ -22,10 +22,12 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tiny models are faster on one thread, the more so on busy cores; the real one takes all."""
+def one_thread() -> Iterator[None]:
+    """Tiny models are faster on one thread, and threads that wait for each other at every matrix
+    crawl where anything else runs beside.
+    """
     torch = sys.modules.get("torch")
-    if torch is None or request.node.get_closest_marker("model"):
+    if torch is None:
         yield
         return
     threads = torch.get_num_threads()

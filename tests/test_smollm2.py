@@ -1,6 +1,5 @@
 """The real model against transformers."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,15 +50,6 @@ CHATS = [
     ],
     [("user", "Write a haiku about Rust and Python." + " Take your time." * 20)],
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that wait for each other at every matrix crawl where anything else runs beside."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

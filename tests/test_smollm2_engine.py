@@ -1,6 +1,5 @@
 """The real model through the real engine: the cache changes what is computed, never the answer."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,6 @@ TIE = 1e-3
 """Logits this near may be ordered either way: float32 sums in another order differ by 1e-4."""
 
 NEW_TOKENS = 12
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that wait for each other at every matrix crawl where anything else runs beside."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 SYSTEM = "You are a careful assistant who answers questions about cities and their history. "
