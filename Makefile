@@ -60,8 +60,6 @@ clean: ## remove what the targets above made, but not the model
 	find proto radix_rs replica router tests -name __pycache__ -prune -exec rm -rf {} +
 	rm -f radix_rs/_native*.so
 
-# The dependencies' Rust half compiles while the Python half downloads.
-
 $(VENV)/.uv: requirements-uv.lock | toolchain
 	@echo "==> virtual environment in $(VENV) ($$($(PYTHON) --version))"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -69,12 +67,8 @@ $(VENV)/.uv: requirements-uv.lock | toolchain
 	@touch $@
 
 $(VENV)/.packages: requirements-dev.lock $(VENV)/.uv
-	@mkdir -p target
-	@echo "==> Python packages (torch is large); the Rust ones meanwhile, log in target/warm-up.log"
-	@cargo rustc --release --features python --lib --crate-type cdylib -p radix_rs >target/warm-up.log 2>&1 & cargo=$$!; \
-	trap 'kill $$cargo 2>/dev/null' INT TERM EXIT; \
-	uv pip install --python $(BIN)/python --require-hashes -r requirements-dev.lock && \
-	{ wait $$cargo || echo "    the Rust ones failed: the next step says why"; }
+	@echo "==> Python packages (torch is large)"
+	@uv pip install --python $(BIN)/python --require-hashes -r requirements-dev.lock
 	@touch $@
 
 $(VENV)/.extension: pyproject.toml $(RUST_SOURCES) $(VENV)/.packages
