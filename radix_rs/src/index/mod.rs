@@ -21,12 +21,17 @@
 
 mod apply;
 mod arena;
-mod block_map;
+mod blocks;
 mod check;
+mod chunk;
+mod holders;
+mod locator;
 mod mirror;
 mod replica_set;
 mod run;
 mod shape;
+mod span;
+mod starts;
 #[cfg(test)]
 mod tests;
 mod walk;
@@ -39,8 +44,11 @@ pub(crate) use replica_set::ReplicaSet;
 pub use walk::Matches;
 pub(crate) use walk::{bisect, common};
 
+use apply::Recent;
 use arena::Arena;
-use block_map::BlockMap;
+use blocks::{At, Blocks};
+use run::RunId;
+use starts::Starts;
 
 /// How many blocks a replica holds, and the wrapping sum of [`mix`] over them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,18 +60,23 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, hashes: &[u64]) {
-        self.count += hashes.len() as u64;
-        for &hash in hashes {
-            self.digest = self.digest.wrapping_add(mix(hash));
-        }
+    fn of(hashes: impl Iterator<Item = u64>) -> Self {
+        hashes.fold(Self::default(), |sum, hash| Self {
+            count: sum.count + 1,
+            digest: sum.digest.wrapping_add(mix(hash)),
+        })
     }
 
-    fn subtract(&mut self, hashes: &[u64]) {
-        self.count -= hashes.len() as u64;
-        for &hash in hashes {
-            self.digest = self.digest.wrapping_sub(mix(hash));
-        }
+    fn add(&mut self, hashes: impl Iterator<Item = u64>) {
+        let sum = Self::of(hashes);
+        self.count += sum.count;
+        self.digest = self.digest.wrapping_add(sum.digest);
+    }
+
+    fn subtract(&mut self, hashes: impl Iterator<Item = u64>) {
+        let sum = Self::of(hashes);
+        self.count -= sum.count;
+        self.digest = self.digest.wrapping_sub(sum.digest);
     }
 }
 
@@ -71,12 +84,17 @@ impl Tally {
 #[derive(Debug, Default)]
 pub struct Index {
     runs: Arena,
-    blocks: BlockMap,
+    starts: Starts,
+    blocks: Blocks,
     /// By replica; removed ones are zero and in `free`.
     tallies: Vec<Tally>,
+    /// By replica.
+    recent: Vec<Recent>,
     free: Vec<ReplicaId>,
-    /// First hashes of the runs a removal touched, kept to spare the allocation.
-    touched: Vec<u64>,
+    /// Runs whose parent is not known, though they have one.
+    orphans: usize,
+    /// Runs that a removal touched, kept to spare the allocation.
+    touched: Vec<RunId>,
 }
 
 impl Index {
@@ -86,6 +104,7 @@ impl Index {
             return replica;
         }
         self.tallies.push(Tally::default());
+        self.recent.push(Recent::default());
         (self.tallies.len() - 1) as ReplicaId
     }
 
@@ -102,18 +121,27 @@ impl Index {
 
     /// Whether the replica holds this block.
     pub fn holds(&self, replica: ReplicaId, hash: u64) -> bool {
-        self.blocks.find(hash).is_some_and(|at| {
-            let run = &self.runs[at.run];
-            run.depth(replica) > (at.position - run.start) as usize
-        })
+        let held = |at| self.is_held(replica, at);
+        self.blocks.find(&self.runs, hash, held).is_some()
+    }
+
+    fn is_held(&self, replica: ReplicaId, At { run, offset }: At) -> bool {
+        let run = &self.runs[run];
+        run.holders.depth(replica, run.len()) > offset
+    }
+
+    fn find(&self, hash: u64) -> Option<At> {
+        self.blocks.find(&self.runs, hash, |_| true)
     }
 
     /// The hashes a replica holds, in no order. Looks at every run.
     pub fn blocks(&self, replica: ReplicaId) -> Vec<u64> {
         self.runs
             .iter()
-            .flat_map(|(_, run)| &run.hashes[..run.depth(replica)])
-            .copied()
+            .flat_map(|(_, run)| {
+                let depth = run.holders.depth(replica, run.len());
+                run.span.range(0, depth)
+            })
             .collect()
     }
 
@@ -127,10 +155,9 @@ impl Index {
         self.blocks.len()
     }
 
-    /// Bytes the whole index takes, within some tens of percent: sets and lists of holders beyond their
-    /// inline part, and room the runs have to grow, are not counted.
+    /// Bytes the whole index takes. Looks at every run.
     pub fn size_bytes(&self) -> usize {
-        self.blocks.size_bytes() + self.runs.size_bytes() + self.blocks.len() * size_of::<u64>()
+        self.blocks.size_bytes() + self.runs.size_bytes() + self.starts.size_bytes()
     }
 
     /// A replica's share of [`Self::size_bytes`], by its blocks.

@@ -6,10 +6,24 @@ pub type ReplicaId = u32;
 const WORD: u32 = u64::BITS;
 
 /// Sixty-four replicas need no allocation.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct ReplicaSet {
     first: u64,
     rest: Vec<u64>,
+}
+
+impl Clone for ReplicaSet {
+    fn clone(&self) -> Self {
+        Self {
+            first: self.first,
+            rest: self.rest.clone(),
+        }
+    }
+
+    fn clone_from(&mut self, source: &Self) {
+        self.first = source.first;
+        self.rest.clone_from(&source.rest);
+    }
 }
 
 impl ReplicaSet {
@@ -61,6 +75,20 @@ impl ReplicaSet {
         self.first == 0 && self.rest.iter().all(|&word| word == 0)
     }
 
+    /// Whether `replica`, which is in it, is its only member.
+    pub fn is_only(&self, replica: ReplicaId) -> bool {
+        let own = (replica / WORD) as usize;
+        (0..self.words()).all(|index| {
+            let word = self.word(index);
+            word == 0 || index == own && word.is_power_of_two()
+        })
+    }
+
+    /// Bytes beyond its own size.
+    pub fn size_bytes(&self) -> usize {
+        self.rest.capacity() * size_of::<u64>()
+    }
+
     pub fn is_subset(&self, of: &Self) -> bool {
         (0..self.words()).all(|index| self.word(index) & !of.word(index) == 0)
     }
@@ -73,6 +101,17 @@ impl ReplicaSet {
             *self.word_mut(index) &= kept.word(index);
         }
         outside
+    }
+
+    /// Moves what `kept` lacks to `outside`, in place of what was there.
+    pub fn split_outside_into(&mut self, kept: &Self, outside: &mut Self) {
+        outside.rest.resize(self.rest.len(), 0);
+        outside.first = self.first & !kept.first;
+        self.first &= kept.first;
+        for (index, (word, out)) in (1..).zip(self.rest.iter_mut().zip(&mut outside.rest)) {
+            *out = *word & !kept.word(index);
+            *word &= kept.word(index);
+        }
     }
 
     /// Its members in ascending order.

@@ -1,0 +1,194 @@
+//! From a hash to the places it may be at, for all blocks: a hash table made for writing.
+//!
+//! One random access to a table of all blocks costs more than all else that storing or removing a block does, and
+//! few blocks are ever looked for: where a prompt branches off, or what a replica evicts next, once for many
+//! blocks. So the buckets are few and long. A new entry goes to the end of its bucket, and those ends fit the
+//! nearer caches; a removal leaves its entry behind; looking up reads a bucket from its newest entry back.
+//!
+//! An entry is valid while its chunk has the generation it was written under; whoever finds it compares the
+//! hash it leads to. A full bucket first drops its invalid entries. Buckets are split one at a time as they
+//! grow (linear hashing: Litwin, VLDB 1980).
+
+use super::chunk::CHUNK;
+
+/// A bucket with more valid entries makes the table grow.
+const LONG: usize = 192;
+/// Entries that a table of one bucket may have before it looks for invalid ones.
+const SLACK: usize = 1024;
+/// Low bits of the hash in an entry. They choose the bucket, too, so there are fewer buckets than these count.
+const TAG_BITS: u32 = 24;
+
+/// A place in a chunk: `ChunkId * CHUNK + offset`.
+pub(crate) type Slot = u32;
+
+/// See [`super::chunk::Chunk`]; wraps around, which can make an invalid entry look valid, and no more.
+pub(crate) type Generation = u8;
+
+/// Tag, generation and slot in one word.
+#[derive(Clone, Copy, Debug)]
+struct Entry(u64);
+
+impl Entry {
+    fn new(hash: u64, generation: Generation, slot: Slot) -> Self {
+        Self(hash << (64 - TAG_BITS) | u64::from(generation) << 32 | u64::from(slot))
+    }
+
+    fn has_tag_of(self, hash: u64) -> bool {
+        (self.0 ^ hash << (64 - TAG_BITS)) >> (64 - TAG_BITS) == 0
+    }
+
+    /// The low bits of its hash.
+    fn tag(self) -> usize {
+        (self.0 >> (64 - TAG_BITS)) as usize
+    }
+
+    fn slot(self) -> Slot {
+        self.0 as Slot
+    }
+
+    fn is_valid(self, generations: &[Generation]) -> bool {
+        let chunk = self.slot() as usize / CHUNK;
+        generations[chunk] == (self.0 >> 32) as Generation
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Locator {
+    buckets: Vec<Vec<Entry>>,
+    /// The largest power of two that is not above the number of buckets, minus 1.
+    mask: usize,
+    entries: usize,
+    /// Next bucket to tidy.
+    cursor: usize,
+}
+
+impl Default for Locator {
+    fn default() -> Self {
+        Self {
+            buckets: vec![Vec::new()],
+            mask: 0,
+            entries: 0,
+            cursor: 0,
+        }
+    }
+}
+
+impl Locator {
+    fn bucket(&self, hash: usize) -> usize {
+        let wide = hash & (self.mask << 1 | 1);
+        if wide < self.buckets.len() {
+            wide
+        } else {
+            hash & self.mask
+        }
+    }
+
+    /// Writes that `hashes` stand at `slot` and after it, in a chunk of this generation.
+    pub fn log(
+        &mut self,
+        hashes: impl Iterator<Item = u64>,
+        slot: Slot,
+        generations: &[Generation],
+    ) {
+        let generation = generations[slot as usize / CHUNK];
+        let before = slot;
+        let mut slot = slot;
+        for hash in hashes {
+            let number = self.bucket(hash as usize);
+            let bucket = &mut self.buckets[number];
+            let entry = Entry::new(hash, generation, slot);
+            if bucket.len() < bucket.capacity() {
+                bucket.push(entry);
+            } else {
+                self.push_full(number, entry, generations);
+            }
+            slot += 1;
+        }
+        self.entries += (slot - before) as usize;
+    }
+
+    #[cold]
+    fn push_full(&mut self, number: usize, entry: Entry, generations: &[Generation]) {
+        self.compact(number, generations);
+        let bucket = &mut self.buckets[number];
+        // A quarter of room, or what was invalid: each entry is looked at a bounded number of times.
+        bucket.reserve_exact((bucket.len() / 2).max(8));
+        bucket.push(entry);
+        if bucket.len() > LONG && self.buckets.len() < 1 << (TAG_BITS - 4) {
+            self.split();
+            self.split();
+        }
+    }
+
+    fn compact(&mut self, number: usize, generations: &[Generation]) {
+        let bucket = &mut self.buckets[number];
+        let before = bucket.len();
+        bucket.retain(|entry| entry.is_valid(generations));
+        self.entries -= before - bucket.len();
+    }
+
+    /// Gives half of the next bucket to a new one.
+    fn split(&mut self) {
+        let new = self.buckets.len();
+        if new > self.mask << 1 | 1 {
+            self.mask = self.mask << 1 | 1;
+        }
+        let wide = self.mask << 1 | 1;
+        let number = new & self.mask;
+        let (stay, go): (Vec<_>, Vec<_>) = self.buckets[number]
+            .iter()
+            .partition(|entry| entry.tag() & wide == number);
+        self.buckets[number] = stay;
+        self.buckets.push(go);
+    }
+
+    /// Gives the last bucket's entries back to the one they came from.
+    fn unsplit(&mut self) {
+        let Some(mut last) = self.buckets.pop() else {
+            return;
+        };
+        let number = self.buckets.len() & self.mask;
+        self.buckets[number].append(&mut last);
+        if self.buckets.len() == self.mask + 1 {
+            self.mask >>= 1;
+        }
+    }
+
+    /// Drops invalid entries, a few buckets a call, once they outnumber the `live` ones by far.
+    pub fn tidy(&mut self, live: usize, generations: &[Generation]) {
+        for _ in 0..4 {
+            if self.entries <= 2 * live + SLACK {
+                return;
+            }
+            self.cursor = (self.cursor + 1) % self.buckets.len();
+            let number = self.cursor;
+            self.compact(number, generations);
+            let bucket = &mut self.buckets[number];
+            bucket.shrink_to(bucket.len() + bucket.len() / 4);
+            if self.buckets.len() > 1 && live < self.buckets.len() * LONG / 8 {
+                self.unsplit();
+            }
+        }
+    }
+
+    /// The newest place with these bits of the hash that `is` accepts.
+    pub fn find(
+        &self,
+        hash: u64,
+        generations: &[Generation],
+        mut is: impl FnMut(Slot) -> bool,
+    ) -> Option<Slot> {
+        self.buckets[self.bucket(hash as usize)]
+            .iter()
+            .rev()
+            .filter(|entry| entry.has_tag_of(hash) && entry.is_valid(generations))
+            .map(|entry| entry.slot())
+            .find(|&slot| is(slot))
+    }
+
+    pub fn size_bytes(&self) -> usize {
+        // Buckets are alike by chance; half of what they may have to spare is in use or not.
+        let entries: usize = self.buckets.iter().map(Vec::capacity).sum();
+        entries * size_of::<Entry>() + self.buckets.capacity() * size_of::<Vec<Entry>>()
+    }
+}
