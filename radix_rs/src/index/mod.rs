@@ -39,8 +39,7 @@ mod walk;
 use crate::chain::mix;
 
 pub use mirror::{MirrorState, Outcome};
-pub use replica_set::ReplicaId;
-pub(crate) use replica_set::ReplicaSet;
+pub use replica_set::{ReplicaId, ReplicaSet};
 pub use walk::Matches;
 pub(crate) use walk::{bisect, common};
 

@@ -7,7 +7,7 @@ const WORD: u32 = u64::BITS;
 
 /// Sixty-four replicas need no allocation.
 #[derive(Debug, Default)]
-pub(crate) struct ReplicaSet {
+pub struct ReplicaSet {
     first: u64,
     rest: Vec<u64>,
 }
@@ -45,10 +45,12 @@ impl ReplicaSet {
         1 + self.rest.len()
     }
 
+    /// Whether `replica` is in it.
     pub fn contains(&self, replica: ReplicaId) -> bool {
         self.word((replica / WORD) as usize) >> (replica % WORD) & 1 == 1
     }
 
+    /// Adds one.
     pub fn insert(&mut self, replica: ReplicaId) {
         let index = (replica / WORD) as usize;
         if index > self.rest.len() {
@@ -57,6 +59,7 @@ impl ReplicaSet {
         *self.word_mut(index) |= 1 << (replica % WORD);
     }
 
+    /// Takes one out.
     pub fn remove(&mut self, replica: ReplicaId) {
         let index = (replica / WORD) as usize;
         if index < self.words() {
@@ -71,6 +74,7 @@ impl ReplicaSet {
         }
     }
 
+    /// Whether nobody is in it.
     pub fn is_empty(&self) -> bool {
         self.first == 0 && self.rest.iter().all(|&word| word == 0)
     }
@@ -89,6 +93,7 @@ impl ReplicaSet {
         self.rest.capacity() * size_of::<u64>()
     }
 
+    /// Whether all of it is in `of`.
     pub fn is_subset(&self, of: &Self) -> bool {
         (0..self.words()).all(|index| self.word(index) & !of.word(index) == 0)
     }

@@ -22,7 +22,7 @@ impl Matches {
 
 impl Index {
     /// How many leading blocks of `chain` each replica of `among` holds; the others get 0.
-    pub(crate) fn walk(&self, chain: &[u64], among: &ReplicaSet, matches: &mut Matches) {
+    pub fn walk(&self, chain: &[u64], among: &ReplicaSet, matches: &mut Matches) {
         let Matches {
             blocks,
             alive,
