@@ -57,7 +57,9 @@ impl Index {
             left -= to - from;
             next = self.runs[run].parent.map(|parent| self.last_of(parent));
             self.recent[replica as usize].removed = run;
-            touched.push(self.drop_range(replica, run, from, to));
+            if !self.drop_end(replica, run, from, to) {
+                touched.push(self.drop_range(replica, run, from, to));
+            }
         }
         // Only now: settling forgets blocks nobody holds, and with them the way up.
         self.settle_all(&mut touched);
@@ -113,14 +115,17 @@ impl Index {
         held.or_else(|| self.find(hash))
     }
 
-    /// Where a block stands that follows `parent`, if it is known. It is the next one there, or starts a run,
-    /// as one does whose parent was not known.
+    /// Where a block stands that follows `parent`, if it is known. It is the next one there, or starts a run
+    /// below it, or one whose parent was not known.
     fn find_next(&self, parent: Option<At>, hash: u64) -> Option<At> {
         if let Some(At { run, offset }) = parent {
-            let span = &self.runs[run].span;
+            let Run { span, children, .. } = &self.runs[run];
             let offset = offset + 1;
             if offset < span.len && span.get(offset) == hash {
                 return Some(At { run, offset });
+            }
+            if (offset < span.len || *children == 0) && self.orphans == 0 {
+                return None;
             }
         }
         let run = self.starts.find(hash)?;
@@ -174,6 +179,23 @@ impl Index {
         self.find(hash).unwrap_or(At { run, offset })
     }
 
+    /// Drops the end of a run that ends a branch and that nobody else holds, the usual removal, if it is one.
+    fn drop_end(&mut self, replica: ReplicaId, run: RunId, from: usize, to: usize) -> bool {
+        let Run {
+            span,
+            holders,
+            children,
+            ..
+        } = &mut self.runs[run];
+        let is_end = from > 0 && to == span.len && *children == 0;
+        let usual = is_end && holders.partial.is_empty() && holders.whole.is_exactly(replica);
+        if usual {
+            self.tallies[replica as usize].subtract(span.range(from, to));
+            self.blocks.truncate(span, from);
+        }
+        usual
+    }
+
     /// The run that begins with what is dropped or before it.
     fn drop_range(&mut self, replica: ReplicaId, run: RunId, from: usize, to: usize) -> RunId {
         let depth = self.runs[run].holders.depth(replica, self.runs[run].len());
@@ -221,14 +243,14 @@ impl Index {
     /// A run to append new blocks to that follow `parent` and that `replica` alone will hold: the parent's own
     /// run if it ends there and the replica holds it, else a new one.
     fn run_after(&mut self, replica: ReplicaId, parent: u64, parent_at: Option<At>) -> RunId {
-        let mut child = Run {
-            holders: Holders::of(replica),
-            ..Run::default()
-        };
         let Some(At { run: id, offset }) = parent_at else {
-            child.orphan = parent != NO_PARENT;
-            self.orphans += usize::from(child.orphan);
-            return self.runs.add(child);
+            let orphan = parent != NO_PARENT;
+            self.orphans += usize::from(orphan);
+            return self.runs.add(Run {
+                holders: Holders::of(replica),
+                orphan,
+                ..Run::default()
+            });
         };
         let run = &mut self.runs[id];
         let len = run.len();
@@ -241,8 +263,11 @@ impl Index {
         } else {
             id
         };
-        child.span = Span::at(self.runs[above].span.end());
-        let child = self.runs.add(child);
+        let child = self.runs.add(Run {
+            span: Span::at(self.runs[above].span.end()),
+            holders: Holders::of(replica),
+            ..Run::default()
+        });
         self.link(above, child);
         child
     }

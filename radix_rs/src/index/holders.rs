@@ -56,7 +56,7 @@ impl Holders {
 
     /// Before blocks are appended to `len` for `replica`, a whole holder: the other ones stay behind.
     pub fn leave_others_behind(&mut self, replica: ReplicaId, len: usize) {
-        if self.whole.is_only(replica) {
+        if self.whole.is_exactly(replica) {
             return;
         }
         let others = self.whole.split_off_outside(&ReplicaSet::of(replica));

@@ -79,12 +79,12 @@ impl ReplicaSet {
         self.first == 0 && self.rest.iter().all(|&word| word == 0)
     }
 
-    /// Whether `replica`, which is in it, is its only member.
-    pub fn is_only(&self, replica: ReplicaId) -> bool {
+    /// Whether `replica` is its only member.
+    pub fn is_exactly(&self, replica: ReplicaId) -> bool {
         let own = (replica / WORD) as usize;
-        (0..self.words()).all(|index| {
-            let word = self.word(index);
-            word == 0 || index == own && word.is_power_of_two()
+        (0..self.words().max(own + 1)).all(|index| {
+            let only = if index == own { 1 << (replica % WORD) } else { 0 };
+            self.word(index) == only
         })
     }
 

@@ -38,7 +38,7 @@ impl Span {
         self.get(0)
     }
 
-    /// The hashes from `from` to before `to`.
+    /// The hashes from `from` to before `to`, which is above.
     pub fn range(&self, from: usize, to: usize) -> impl Iterator<Item = u64> + '_ {
         let (from, to) = (self.skew + from, self.skew + to);
         let first = from / CHUNK;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use cpu_time::ThreadTime;
+use cpu_time::ProcessTime;
 use radix_rs::index::Outcome;
 
 use crate::heap::live_bytes;
@@ -39,9 +39,9 @@ impl Results {
 
     /// CPU time for a block operation.
     fn apply<P: Peer>(peer: &mut P, workload: &Workload, singly: bool) -> f64 {
-        let events = P::events(workload, singly);
-        let start = ThreadTime::now();
-        peer.apply(events);
+        let mut events = P::events(workload, singly);
+        let start = ProcessTime::now();
+        peer.apply(&mut events);
         start.elapsed().as_nanos() as f64 / workload.operations as f64
     }
 
@@ -77,7 +77,7 @@ impl Results {
         let batches = ours::wire(workload);
         let (router, names) = ours::router(workload.replicas);
         let bytes: usize = batches.iter().map(|(_, bytes)| bytes.len()).sum();
-        let start = ThreadTime::now();
+        let start = ProcessTime::now();
         for (replica, bytes) in &batches {
             let applied = router.apply(&names[*replica], bytes).expect("a good batch");
             assert_eq!(applied.outcome, Outcome::Applied, "count and digest of a batch");

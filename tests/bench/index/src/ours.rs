@@ -63,14 +63,14 @@ impl Peer for Ours {
         changes
     }
 
-    fn apply(&mut self, events: Vec<Change>) {
+    fn apply(&mut self, events: &mut Vec<Change>) {
         for event in events {
             match event {
                 Change::Stored(replica, parent, hashes) => {
-                    self.index.store(self.ids[replica], parent, &hashes);
+                    self.index.store(self.ids[*replica], *parent, hashes);
                 }
                 Change::Removed(replica, last, count) => {
-                    self.index.remove(self.ids[replica], last, count);
+                    self.index.remove(self.ids[*replica], *last, *count);
                 }
             }
         }
