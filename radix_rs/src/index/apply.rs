@@ -4,7 +4,7 @@ use super::blocks::At;
 use super::holders::Holders;
 use super::run::{Run, RunId};
 use super::span::Span;
-use super::{Index, ReplicaId};
+use super::{Index, ReplicaId, Tally};
 use crate::chain::NO_PARENT;
 
 /// Where a replica last stored and last removed: where it goes on, mostly.
@@ -162,7 +162,7 @@ impl Index {
         };
         if to > new {
             let Run { span, holders, .. } = &mut self.runs[run];
-            self.tallies[replica as usize].add(span.range(new, to));
+            self.tallies[replica as usize].add(Tally::of(span.pieces(new, to)));
             holders.set_depth(replica, to, span.len);
         }
         self.settle(run);
@@ -190,7 +190,7 @@ impl Index {
         let is_end = from > 0 && to == span.len && *children == 0;
         let usual = is_end && holders.partial.is_empty() && holders.whole.is_exactly(replica);
         if usual {
-            self.tallies[replica as usize].subtract(span.range(from, to));
+            self.tallies[replica as usize].subtract(Tally::of(span.pieces(from, to)));
             self.blocks.truncate(span, from);
         }
         usual
@@ -209,7 +209,7 @@ impl Index {
             (run, depth)
         };
         let Run { span, holders, .. } = &mut self.runs[run];
-        self.tallies[replica as usize].subtract(span.range(from, to));
+        self.tallies[replica as usize].subtract(Tally::of(span.pieces(from, to)));
         holders.set_depth(replica, from, span.len);
         run
     }
@@ -233,7 +233,7 @@ impl Index {
         let span = &mut self.runs[run].span;
         let is_new = span.len == 0;
         self.blocks.append(span, run, hashes);
-        self.tallies[replica as usize].add(hashes.iter().copied());
+        self.tallies[replica as usize].add(Tally::of(std::iter::once(hashes)));
         if is_new {
             self.starts.add(hashes[0], run);
         }

@@ -83,22 +83,21 @@ impl Blocks {
     }
 
     /// Writes into the last chunk of a span.
-    fn write(&mut self, span: &Span, at: usize, hashes: &[u64]) {
+    fn write(&mut self, span: &mut Span, at: usize, hashes: &[u64]) {
         let number = span.chunks.len() - 1;
-        let chunk = &span.chunks[number];
+        let chunk = &mut span.chunks[number];
         let id = chunk.id as usize;
         if at < self.written[id] as usize {
             // Entries of blocks that were here before must not count as valid for ever.
             self.generations[id] = self.generations[id].wrapping_add(1);
             let from = if number == 0 { span.skew } else { 0 };
-            let kept = chunk.range(from, at);
-            self.locator
-                .log(kept, slot(chunk.id, from), &self.generations);
+            let (kept, slot) = (chunk.range(from, at), slot(chunk.id, from));
+            self.locator.log(kept, slot, &self.generations);
         }
         chunk.put(at, hashes);
-        let (hashes, slot) = (hashes.iter().copied(), slot(chunk.id, at));
         self.written[id] = (at + hashes.len()) as u8;
-        self.locator.log(hashes, slot, &self.generations);
+        self.locator
+            .log(hashes, slot(chunk.id, at), &self.generations);
     }
 
     /// Forgets all blocks of a span but the first `len`.
@@ -128,57 +127,54 @@ impl Blocks {
             last: 0,
         };
         if within > 0 {
-            let shared = chunks[0].clone();
             let to = CHUNK.min(within + span.len - at);
-            let moved: Vec<u64> = shared.range(within, to).collect();
-            head.chunks.push(shared);
-            chunks[0] = self.new_chunk(run, 0);
+            let new = self.new_chunk(run, 0);
+            let shared = std::mem::replace(&mut chunks[0], new);
             span.chunks = chunks.drain(..1).collect();
-            self.write(span, within, &moved);
+            self.write(span, within, shared.range(within, to));
+            head.chunks.push(shared);
         }
         head.last = head.get(at - 1);
         head.chunks.shrink_to_fit();
         span.chunks.append(&mut chunks);
         span.skew = within;
         span.len -= at;
-        self.own(&head, front, 0);
-        self.own(span, run, 0);
+        self.own(&head, front);
+        self.own(span, run);
         head
     }
 
     /// Puts the blocks of `head` before those of `span`, which is the span of `run`.
     pub fn join_front(&mut self, mut head: Span, span: &mut Span, run: RunId) {
-        let mut rest = std::mem::take(span);
+        let mut rest = std::mem::replace(span, Span::at(0));
         let end = head.end();
-        let whole = head.chunks.len();
-        if end != rest.skew {
-            let hashes: Vec<u64> = rest.range(0, rest.len).collect();
-            self.truncate(&mut rest, 0);
-            self.append(&mut head, run, &hashes);
-        } else {
+        if end == rest.skew {
             if end > 0 {
                 let shared = rest.chunks.remove(0);
                 let to = CHUNK.min(end + rest.len);
-                let moved: Vec<u64> = shared.range(end, to).collect();
                 free(&mut self.generations, &mut self.free, shared.id);
-                self.write(&head, end, &moved);
+                self.write(&mut head, end, shared.range(end, to));
             }
             head.chunks.append(&mut rest.chunks);
             head.len += rest.len;
             head.last = rest.last;
+        } else {
+            // Only a run whose parent was not known when it began.
+            let hashes: Vec<u64> = rest.range(0, rest.len).collect();
+            self.truncate(&mut rest, 0);
+            self.append(&mut head, run, &hashes);
         }
         *span = head;
-        self.own(span, run, 0);
-        debug_assert!(whole <= span.chunks.len());
+        self.own(span, run);
     }
 
-    fn own(&mut self, span: &Span, run: RunId, from: usize) {
-        for (index, chunk) in (0..).zip(&span.chunks).skip(from) {
+    fn own(&mut self, span: &Span, run: RunId) {
+        for (index, chunk) in (0..).zip(&span.chunks) {
             self.owners[chunk.id as usize] = Owner { run, index };
         }
     }
 
-    fn new_chunk(&mut self, run: RunId, index: usize) -> std::sync::Arc<Chunk> {
+    fn new_chunk(&mut self, run: RunId, index: usize) -> Chunk {
         let index = index as u32;
         let id = self.free.pop().unwrap_or(self.owners.len() as ChunkId);
         if id as usize == self.owners.len() {
@@ -194,10 +190,8 @@ impl Blocks {
     /// Bytes of the chunks and of what leads to them.
     pub fn size_bytes(&self) -> usize {
         let chunks = self.owners.len() - self.free.len();
-        // The two counts of an Arc come before what it holds.
-        let chunk_bytes = size_of::<Chunk>() + 2 * size_of::<usize>();
         let row = size_of::<Owner>() + size_of::<Generation>() + 1;
-        chunks * chunk_bytes + self.owners.capacity() * row + self.locator.size_bytes()
+        chunks * CHUNK * size_of::<u64>() + self.owners.capacity() * row + self.locator.size_bytes()
     }
 }
 

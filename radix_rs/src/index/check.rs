@@ -30,7 +30,9 @@ impl Index {
                 let found = self.find(hash);
                 let same = found.is_some_and(|at| self.runs[at.run].span.get(at.offset) == hash);
                 if !same {
-                    return Err(format!("block {hash:x} is not found at {offset} of run {id}"));
+                    return Err(format!(
+                        "block {hash:x} is not found at {offset} of run {id}"
+                    ));
                 }
             }
             let sorted = partial.windows(2).all(|pair| pair[0].0 < pair[1].0);
@@ -93,7 +95,7 @@ impl Index {
 
     fn check_tallies(&self) -> Result<(), String> {
         for (replica, &kept) in self.tallies.iter().enumerate() {
-            let found = Tally::of(self.blocks(replica as ReplicaId).into_iter());
+            let found = Tally::of(std::iter::once(&self.blocks(replica as ReplicaId)[..]));
             if kept != found {
                 return Err(format!("replica {replica}: {kept:?}, found {found:?}"));
             }

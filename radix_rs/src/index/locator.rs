@@ -3,7 +3,7 @@
 //! One random access to a table of all blocks costs more than all else that storing or removing a block does, and
 //! few blocks are ever looked for: where a prompt branches off, or what a replica evicts next, once for many
 //! blocks. So the buckets are few and long. A new entry goes to the end of its bucket, and those ends fit the
-//! nearer caches; a removal leaves its entry behind; looking up reads a bucket from its newest entry back.
+//! nearer caches; a removal leaves its entries behind; looking up reads a bucket from its newest entry back.
 //!
 //! An entry is valid while its chunk has the generation it was written under; whoever finds it compares the
 //! hash it leads to. A full bucket first drops its invalid entries. Buckets are split one at a time as they
@@ -11,12 +11,14 @@
 
 use super::chunk::CHUNK;
 
-/// A bucket with more valid entries makes the table grow.
-const LONG: usize = 192;
-/// Entries that a table of one bucket may have before it looks for invalid ones.
-const SLACK: usize = 1024;
-/// Low bits of the hash in an entry. They choose the bucket, too, so there are fewer buckets than these count.
+/// Blocks for each bucket above which the table grows; in tests, small tables have many buckets.
+const LONG: usize = if cfg!(test) { 8 } else { 160 };
+/// Entries beyond twice the blocks there are that are let be.
+const SLACK: usize = if cfg!(test) { 16 } else { 1024 };
+/// Low bits of the hash in an entry. They choose the bucket, too: what is left of them tells entries apart.
 const TAG_BITS: u32 = 24;
+/// Buckets.
+const MOST: usize = 1 << (TAG_BITS - 4);
 
 /// A place in a chunk: `ChunkId * CHUNK + offset`.
 pub(crate) type Slot = u32;
@@ -84,16 +86,9 @@ impl Locator {
     }
 
     /// Writes that `hashes` stand at `slot` and after it, in a chunk of this generation.
-    pub fn log(
-        &mut self,
-        hashes: impl Iterator<Item = u64>,
-        slot: Slot,
-        generations: &[Generation],
-    ) {
+    pub fn log(&mut self, hashes: &[u64], slot: Slot, generations: &[Generation]) {
         let generation = generations[slot as usize / CHUNK];
-        let before = slot;
-        let mut slot = slot;
-        for hash in hashes {
+        for (slot, &hash) in (slot..).zip(hashes) {
             let number = self.bucket(hash as usize);
             let bucket = &mut self.buckets[number];
             let entry = Entry::new(hash, generation, slot);
@@ -102,9 +97,8 @@ impl Locator {
             } else {
                 self.push_full(number, entry, generations);
             }
-            slot += 1;
         }
-        self.entries += (slot - before) as usize;
+        self.entries += hashes.len();
     }
 
     #[cold]
@@ -114,10 +108,6 @@ impl Locator {
         // With less room, each entry would be looked at more often; with more, memory would lie idle.
         bucket.reserve_exact((bucket.len() * 3 / 4).max(8));
         bucket.push(entry);
-        if bucket.len() > LONG && self.buckets.len() < 1 << (TAG_BITS - 4) {
-            self.split();
-            self.split();
-        }
     }
 
     fn compact(&mut self, number: usize, generations: &[Generation]) {
@@ -161,9 +151,16 @@ impl Locator {
         }
     }
 
-    /// Drops invalid entries, a few buckets a call, once they outnumber the `live` ones by far.
+    /// Makes as many buckets as `live` blocks need, and drops invalid entries, a few buckets a call, once they
+    /// outnumber the blocks.
     pub fn tidy(&mut self, live: usize, generations: &[Generation]) {
+        while live > self.buckets.len() * LONG && self.buckets.len() < MOST {
+            self.split();
+        }
         for _ in 0..4 {
+            if self.buckets.len() > 1 && live < self.buckets.len() * LONG / 4 {
+                self.unsplit();
+            }
             if self.entries <= 2 * live + SLACK {
                 return;
             }
@@ -171,10 +168,7 @@ impl Locator {
             let number = self.cursor;
             self.compact(number, generations);
             let bucket = &mut self.buckets[number];
-            bucket.shrink_to(bucket.len() + bucket.len() / 4);
-            if self.buckets.len() > 1 && live < self.buckets.len() * LONG / 8 {
-                self.unsplit();
-            }
+            bucket.shrink_to(bucket.len() * 5 / 4);
         }
     }
 
@@ -194,7 +188,6 @@ impl Locator {
     }
 
     pub fn size_bytes(&self) -> usize {
-        // Buckets are alike by chance; half of what they may have to spare is in use or not.
         let entries: usize = self.buckets.iter().map(Vec::capacity).sum();
         entries * size_of::<Entry>() + self.buckets.capacity() * size_of::<Vec<Entry>>()
     }

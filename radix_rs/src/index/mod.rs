@@ -59,23 +59,24 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn of(hashes: impl Iterator<Item = u64>) -> Self {
-        hashes.fold(Self::default(), |sum, hash| Self {
-            count: sum.count + 1,
-            digest: sum.digest.wrapping_add(mix(hash)),
+    fn of<'a>(pieces: impl Iterator<Item = &'a [u64]>) -> Self {
+        pieces.fold(Self::default(), |sum, hashes| {
+            let mixed = hashes.iter().map(|&hash| mix(hash));
+            Self {
+                count: sum.count + hashes.len() as u64,
+                digest: mixed.fold(sum.digest, u64::wrapping_add),
+            }
         })
     }
 
-    fn add(&mut self, hashes: impl Iterator<Item = u64>) {
-        let sum = Self::of(hashes);
-        self.count += sum.count;
-        self.digest = self.digest.wrapping_add(sum.digest);
+    fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.digest = self.digest.wrapping_add(other.digest);
     }
 
-    fn subtract(&mut self, hashes: impl Iterator<Item = u64>) {
-        let sum = Self::of(hashes);
-        self.count -= sum.count;
-        self.digest = self.digest.wrapping_sub(sum.digest);
+    fn subtract(&mut self, other: Self) {
+        self.count -= other.count;
+        self.digest = self.digest.wrapping_sub(other.digest);
     }
 }
 

@@ -80,16 +80,20 @@ impl ReplicaSet {
     }
 
     /// Whether `replica` is its only member.
-    pub fn is_exactly(&self, replica: ReplicaId) -> bool {
+    pub(crate) fn is_exactly(&self, replica: ReplicaId) -> bool {
         let own = (replica / WORD) as usize;
         (0..self.words().max(own + 1)).all(|index| {
-            let only = if index == own { 1 << (replica % WORD) } else { 0 };
+            let only = if index == own {
+                1 << (replica % WORD)
+            } else {
+                0
+            };
             self.word(index) == only
         })
     }
 
     /// Bytes beyond its own size.
-    pub fn size_bytes(&self) -> usize {
+    pub(crate) fn size_bytes(&self) -> usize {
         self.rest.capacity() * size_of::<u64>()
     }
 
@@ -99,7 +103,7 @@ impl ReplicaSet {
     }
 
     /// Removes and returns what `kept` lacks.
-    pub fn split_off_outside(&mut self, kept: &Self) -> Self {
+    pub(crate) fn split_off_outside(&mut self, kept: &Self) -> Self {
         let mut outside = self.clone();
         for index in 0..self.words() {
             *outside.word_mut(index) &= !kept.word(index);
@@ -109,7 +113,7 @@ impl ReplicaSet {
     }
 
     /// Moves what `kept` lacks to `outside`, in place of what was there.
-    pub fn split_outside_into(&mut self, kept: &Self, outside: &mut Self) {
+    pub(crate) fn split_outside_into(&mut self, kept: &Self, outside: &mut Self) {
         outside.rest.resize(self.rest.len(), 0);
         outside.first = self.first & !kept.first;
         self.first &= kept.first;
@@ -120,7 +124,7 @@ impl ReplicaSet {
     }
 
     /// Its members in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = ReplicaId> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         (0..self.words()).flat_map(move |index| {
             let mut word = self.word(index);
             std::iter::from_fn(move || {

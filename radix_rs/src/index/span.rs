@@ -1,14 +1,12 @@
 //! The blocks of a run: a list of chunks, seen as one sequence.
 
-use std::sync::Arc;
-
 use super::chunk::{CHUNK, Chunk};
 
 /// A sequence of hashes. Its first block lies at `skew` in its first chunk, so that a run and the one that follows
 /// it fill the chunk they meet in together, and joining and splitting moves a part of that chunk at most.
 #[derive(Debug, Default)]
 pub(crate) struct Span {
-    pub chunks: Vec<Arc<Chunk>>,
+    pub chunks: Vec<Chunk>,
     pub skew: usize,
     pub len: usize,
     /// Hash of the last block, kept here because most comparisons need no other.
@@ -38,23 +36,34 @@ impl Span {
         self.get(0)
     }
 
-    /// The hashes from `from` to before `to`, which is above.
-    pub fn range(&self, from: usize, to: usize) -> impl Iterator<Item = u64> + '_ {
+    /// The hashes from `from` to before `to`, which is above, a chunk's at a time.
+    pub fn pieces(&self, from: usize, to: usize) -> impl Iterator<Item = &[u64]> {
         let (from, to) = (self.skew + from, self.skew + to);
         let first = from / CHUNK;
         let chunks = self.chunks[first..to.div_ceil(CHUNK).max(first)].iter();
-        (first..).zip(chunks).flat_map(move |(number, chunk)| {
+        (first..).zip(chunks).map(move |(number, chunk)| {
             let base = number * CHUNK;
             chunk.range(from.max(base) - base, to.min(base + CHUNK) - base)
         })
     }
 
+    /// The same, one by one.
+    pub fn range(&self, from: usize, to: usize) -> impl Iterator<Item = u64> + '_ {
+        self.pieces(from, to).flatten().copied()
+    }
+
     /// How many of `hashes` stand here from `from` on, each one compared.
     pub fn same(&self, from: usize, hashes: &[u64]) -> usize {
-        self.range(from, self.len.min(from + hashes.len()))
-            .zip(hashes)
-            .take_while(|(a, b)| a == *b)
-            .count()
+        let mut rest = hashes;
+        for piece in self.pieces(from, self.len.min(from + hashes.len())) {
+            let (now, later) = rest.split_at(piece.len());
+            if piece != now {
+                let same = piece.iter().zip(now).take_while(|(a, b)| a == b);
+                return hashes.len() - rest.len() + same.count();
+            }
+            rest = later;
+        }
+        hashes.len() - rest.len()
     }
 
     /// The same for a chain: its last hash decides for all, and where the two part is found by bisection.
@@ -73,6 +82,6 @@ impl Span {
 
     /// Bytes of its list of chunks.
     pub fn list_bytes(&self) -> usize {
-        self.chunks.capacity() * size_of::<Arc<Chunk>>()
+        self.chunks.capacity() * size_of::<Chunk>()
     }
 }
