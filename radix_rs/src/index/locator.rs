@@ -17,6 +17,8 @@ const LONG: usize = if cfg!(test) { 8 } else { 160 };
 const SLACK: usize = if cfg!(test) { 16 } else { 1024 };
 /// Low bits of the hash in an entry. They choose the bucket, too: what is left of them tells entries apart.
 const TAG_BITS: u32 = 24;
+/// Entries that a bucket has room for at least when it grows.
+const ROOM: usize = LONG / 4;
 /// Buckets.
 const MOST: usize = 1 << (TAG_BITS - 4);
 
@@ -106,7 +108,7 @@ impl Locator {
         self.compact(number, generations);
         let bucket = &mut self.buckets[number];
         // With less room, each entry would be looked at more often; with more, memory would lie idle.
-        bucket.reserve_exact((bucket.len() * 3 / 4).max(8));
+        bucket.reserve_exact((bucket.len() * 3 / 4).max(ROOM));
         bucket.push(entry);
     }
 
@@ -131,11 +133,19 @@ impl Locator {
             self.mask = self.mask << 1 | 1;
         }
         let wide = self.mask << 1 | 1;
-        let number = new & self.mask;
-        let (stay, go): (Vec<_>, Vec<_>) = self.buckets[number]
-            .iter()
-            .partition(|entry| entry.tag() & wide == number);
-        self.buckets[number] = stay;
+        let bucket = &mut self.buckets[new & self.mask];
+        let mut go = Vec::with_capacity(bucket.len() * 3 / 4 + ROOM);
+        let mut kept = 0;
+        for index in 0..bucket.len() {
+            let entry = bucket[index];
+            if entry.tag() & wide == new {
+                go.push(entry);
+            } else {
+                bucket[kept] = entry;
+                kept += 1;
+            }
+        }
+        bucket.truncate(kept);
         self.buckets.push(go);
     }
 

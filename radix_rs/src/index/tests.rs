@@ -399,9 +399,12 @@ fn a_million_changes_that_leave_the_content_as_it_was_leave_the_tree_as_it_was()
         index.store(ids[number % REPLICAS], NO_PARENT, prompt);
     }
     let before = (index.num_runs(), index.num_blocks());
-    let before_bytes = index.size_bytes();
+    let mut early_bytes = 0;
     let mut stored = Vec::new();
     for change in 0..1_000_000u64 {
+        if change == 20_000 {
+            early_bytes = index.size_bytes();
+        }
         let random = mix(change + 1);
         if stored.len() < 200 && (random & 1 == 0 || stored.is_empty()) {
             let prompt = &prompts[(random >> 8) as usize % prompts.len()];
@@ -425,10 +428,10 @@ fn a_million_changes_that_leave_the_content_as_it_was_leave_the_tree_as_it_was()
     }
     assert_eq!((index.num_runs(), index.num_blocks()), before);
     index.check().unwrap();
-    // The churn had 400 blocks more at a time than the 2,560 that stay.
+    // Tables keep the room of their fullest moment, which comes early.
     let size = index.size_bytes();
     assert!(
-        size < before_bytes * 3 / 2,
-        "{size} bytes, {before_bytes} before"
+        size < early_bytes * 5 / 4,
+        "{size} bytes, {early_bytes} early on"
     );
 }
