@@ -1,6 +1,6 @@
 //! The router's tree: what every replica holds, as one radix tree over block hashes.
 //!
-//! An edge is a [`run`] of blocks without a branch inside, stored once however many replicas hold it. A
+//! An edge is a `run` of blocks without a branch inside, stored once however many replicas hold it. A
 //! replica holds a prefix of each run, so a run needs one set for those that hold all of it and a list of
 //! (replica, depth) for the others, and one walk over the runs answers for all replicas.
 //!
@@ -11,7 +11,18 @@
 //! stay until it goes, so that its chain stays known.
 //!
 //! A hash names its whole prefix, so its parent is a fact, and publishers are believed about it. The parent
-//! of a run stored after an unknown block stays unknown until somebody stores it after a known one.
+//! of a run stored after an unknown block stays unknown until somebody stores it after a known one. A publisher
+//! that puts one block below two parents has it at two places: its own mirror then counts what its tree does not,
+//! which its digest shows, and what others hold is looked for where they hold it.
+//!
+//! # Where things are
+//! The hashes of a run are a `span` of `chunk`s, and `holders` say who holds how much of it. Two ways lead
+//! to a run: from its first block (`starts`), which is all that a walk and most stores need, and from any block
+//! (`locator`, in `blocks` with the chunks), which a branch and a removal need once for many blocks. Storing
+//! and removing a block touch no table at random, which would cost more than the rest together: a block is
+//! copied, mixed into the digest and noted at the end of a bucket.
+//!
+//! `apply` changes what a replica holds; `shape` cuts and joins runs; `walk` reads; `check` proves.
 //!
 //! One index serves all models: chains of different namespaces share no hash.
 #![expect(

@@ -37,8 +37,11 @@ fn main() {
         }
         all.push(results.figures);
     }
-    println!("{}", serde_json::json!({
-        "replicas": replicas, "operations": workload.operations, "held": workload.held,
-        "prompts": workload.prompts.len(), "runs": all,
-    }));
+    println!(
+        "{}",
+        serde_json::json!({
+            "replicas": replicas, "operations": workload.operations, "held": workload.held,
+            "prompts": workload.prompts.len(), "runs": all,
+        })
+    );
 }

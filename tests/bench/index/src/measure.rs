@@ -52,18 +52,27 @@ impl Results {
             peer.found() != workload.truth[prompt]
         });
         self.note(P::NAME, "wrong matches", wrong.count() as f64);
-        let queries: Vec<_> = (all.saturating_sub(DEEP)..all).map(|prompt| P::query(workload, prompt)).collect();
-        let mut times: Vec<_> = queries.iter().cycle().take(4 * queries.len()).map(|query| {
-            let start = Instant::now();
-            peer.find(query);
-            start.elapsed().as_nanos() as f64
-        }).collect();
+        let queries: Vec<_> = (all.saturating_sub(DEEP)..all)
+            .map(|prompt| P::query(workload, prompt))
+            .collect();
+        let mut times: Vec<_> = queries
+            .iter()
+            .cycle()
+            .take(4 * queries.len())
+            .map(|query| {
+                let start = Instant::now();
+                peer.find(query);
+                start.elapsed().as_nanos() as f64
+            })
+            .collect();
         self.quantiles(P::NAME, "match", &mut times);
     }
 
     pub fn quantiles(&mut self, name: &str, what: &str, times: &mut [f64]) {
         // The clock takes some tens of nanoseconds itself.
-        let mut clock: Vec<_> = (0..1000).map(|_| Instant::now().elapsed().as_nanos() as f64).collect();
+        let mut clock: Vec<_> = (0..1000)
+            .map(|_| Instant::now().elapsed().as_nanos() as f64)
+            .collect();
         clock.sort_by(f64::total_cmp);
         times.sort_by(f64::total_cmp);
         for (figure, share) in [("p50 us", 50), ("p99 us", 99)] {
@@ -80,10 +89,22 @@ impl Results {
         let start = ProcessTime::now();
         for (replica, bytes) in &batches {
             let applied = router.apply(&names[*replica], bytes).expect("a good batch");
-            assert_eq!(applied.outcome, Outcome::Applied, "count and digest of a batch");
+            assert_eq!(
+                applied.outcome,
+                Outcome::Applied,
+                "count and digest of a batch"
+            );
         }
         let time = start.elapsed().as_nanos() as f64;
-        self.note("ours", "bytes to proof ns", time / workload.operations as f64);
-        self.note("ours", "wire bytes an operation", bytes as f64 / workload.operations as f64);
+        self.note(
+            "ours",
+            "bytes to proof ns",
+            time / workload.operations as f64,
+        );
+        self.note(
+            "ours",
+            "wire bytes an operation",
+            bytes as f64 / workload.operations as f64,
+        );
     }
 }

@@ -28,10 +28,17 @@ impl Peer for Ours {
 
     fn new(workload: &Workload) -> Self {
         let mut index = Index::default();
-        let ids: Vec<_> = (0..workload.replicas).map(|_| index.add_replica()).collect();
+        let ids: Vec<_> = (0..workload.replicas)
+            .map(|_| index.add_replica())
+            .collect();
         let mut all = ReplicaSet::default();
         ids.iter().for_each(|&id| all.insert(id));
-        Self { index, ids, all, matches: Matches::default() }
+        Self {
+            index,
+            ids,
+            all,
+            matches: Matches::default(),
+        }
     }
 
     fn events(workload: &Workload, singly: bool) -> Vec<Change> {
@@ -52,10 +59,18 @@ impl Peer for Ours {
                         changes.push(Change::Stored(batch.replica, *parent, hashes.to_vec()));
                     }
                     Event::Removed { .. } if singly => {
-                        changes.extend(hashes.iter().map(|&hash| Change::Removed(batch.replica, hash, 1)));
+                        changes.extend(
+                            hashes
+                                .iter()
+                                .map(|&hash| Change::Removed(batch.replica, hash, 1)),
+                        );
                     }
                     Event::Removed { .. } => {
-                        changes.push(Change::Removed(batch.replica, hashes[0], hashes.len() as u32));
+                        changes.push(Change::Removed(
+                            batch.replica,
+                            hashes[0],
+                            hashes.len() as u32,
+                        ));
                     }
                 }
             }
@@ -98,7 +113,10 @@ pub fn wire(workload: &Workload) -> Vec<(usize, Vec<u8>)> {
             let event = match event {
                 Event::Stored { parent, blocks } => {
                     let hashes = workload.hashes[blocks.clone()].to_vec();
-                    Said::Stored(Stored { parent: *parent, hashes })
+                    Said::Stored(Stored {
+                        parent: *parent,
+                        hashes,
+                    })
                 }
                 Event::Removed { blocks } => {
                     let (last, count) = (workload.hashes[blocks.start], blocks.len() as u32);
@@ -128,16 +146,28 @@ pub fn router(replicas: usize) -> (Router, Vec<String>) {
     let router = Router::new(&Settings {
         hash_key: HashKey::derive(b"bench"),
         policy: PolicyKind::Cost,
-        weights: Weights { k: 1.5, decode: 1.0 },
+        weights: Weights {
+            k: 1.5,
+            decode: 1.0,
+        },
         in_flight_ttl_s: 60.0,
         seed: 0,
     });
-    let empty = DeltaBatch { epoch: 1, block_size: 16, hash_version: HASH_VERSION, ..DeltaBatch::default() };
+    let empty = DeltaBatch {
+        epoch: 1,
+        block_size: 16,
+        hash_version: HASH_VERSION,
+        ..DeltaBatch::default()
+    };
     let empty = prost::Message::encode_to_vec(&empty);
-    let names: Vec<_> = (0..replicas).map(|replica| format!("replica-{replica}")).collect();
+    let names: Vec<_> = (0..replicas)
+        .map(|replica| format!("replica-{replica}"))
+        .collect();
     for name in &names {
         router.add_replica(name, "model", 16).expect("a new name");
-        router.apply_snapshot(name, &empty, true).expect("an empty snapshot");
+        router
+            .apply_snapshot(name, &empty, true)
+            .expect("an empty snapshot");
     }
     (router, names)
 }

@@ -49,10 +49,16 @@ impl Peer for Chain {
     fn new(workload: &Workload) -> Self {
         let index = ChainIndex::with_max_workers(workload.replicas);
         let blocks = (0..workload.replicas).map(|replica| {
-            index.intern_worker(&format!("replica-{replica}")).expect("room for a worker");
+            index
+                .intern_worker(&format!("replica-{replica}"))
+                .expect("room for a worker");
             ChainBlockMap::new()
         });
-        Self { blocks: blocks.collect(), index, scores: Vec::new() }
+        Self {
+            blocks: blocks.collect(),
+            index,
+            scores: Vec::new(),
+        }
     }
 
     fn events(workload: &Workload, singly: bool) -> Vec<ChainEvent> {
@@ -68,7 +74,9 @@ impl Peer for Chain {
                     ChainEvent::Stored(replica, parent, stored.collect())
                 }
                 None => {
-                    let hashes = workload.hashes[blocks].iter().map(|&hash| SequenceHash(hash));
+                    let hashes = workload.hashes[blocks]
+                        .iter()
+                        .map(|&hash| SequenceHash(hash));
                     ChainEvent::Removed(replica, hashes.collect())
                 }
             });
@@ -81,27 +89,43 @@ impl Peer for Chain {
             match event {
                 ChainEvent::Stored(replica, parent, blocks) => {
                     let map = &mut self.blocks[*replica];
-                    self.index.apply_stored(*replica as u32, blocks, *parent, map).expect("a known parent");
+                    self.index
+                        .apply_stored(*replica as u32, blocks, *parent, map)
+                        .expect("a known parent");
                 }
                 ChainEvent::Removed(replica, hashes) => {
-                    self.index.apply_removed(*replica as u32, hashes, &mut self.blocks[*replica]);
+                    self.index
+                        .apply_removed(*replica as u32, hashes, &mut self.blocks[*replica]);
                 }
             }
         }
     }
 
     fn query(workload: &Workload, prompt: usize) -> Vec<ContentHash> {
-        workload.prompts[prompt].1.iter().map(|&hash| ContentHash(hash)).collect()
+        workload.prompts[prompt]
+            .1
+            .iter()
+            .map(|&hash| ContentHash(hash))
+            .collect()
     }
 
     fn find(&mut self, query: &Vec<ContentHash>) {
         self.scores.clear();
         let scores = &mut self.scores;
-        self.index.score_into(query, |hash| hash.0, false, |worker, score| scores.push((worker, score)));
+        self.index.score_into(
+            query,
+            |hash| hash.0,
+            false,
+            |worker, score| scores.push((worker, score)),
+        );
     }
 
     fn found(&self) -> u64 {
-        checksum(self.scores.iter().map(|&(worker, score)| (worker.into(), score.into())))
+        checksum(
+            self.scores
+                .iter()
+                .map(|&(worker, score)| (worker.into(), score.into())),
+        )
     }
 }
 
@@ -123,9 +147,17 @@ impl Peer for Compressed {
         let tree = Arc::new(ConcurrentRadixTreeCompressed::new());
         let worker = std::thread::spawn({
             let tree = tree.clone();
-            move || tree.worker(receiver, None).expect("a worker that ends well")
+            move || {
+                tree.worker(receiver, None)
+                    .expect("a worker that ends well")
+            }
         });
-        Self { tree, tasks, worker: Some(worker), found: 0 }
+        Self {
+            tree,
+            tasks,
+            worker: Some(worker),
+            found: 0,
+        }
     }
 
     fn events(workload: &Workload, singly: bool) -> Vec<dynamo::RouterEvent> {
@@ -136,18 +168,24 @@ impl Peer for Compressed {
                 Some(parent) => dynamo::KvCacheEventData::Stored(dynamo::KvCacheStoreData {
                     parent_hash: (parent != 0).then_some(dynamo::ExternalSequenceBlockHash(parent)),
                     start_position: None,
-                    blocks: blocks.map(|at| dynamo::KvCacheStoredBlockData {
-                        block_hash: hash(at),
-                        tokens_hash: dynamo::LocalBlockHash(workload.contents[at]),
-                        mm_extra_info: None,
-                    }).collect(),
+                    blocks: blocks
+                        .map(|at| dynamo::KvCacheStoredBlockData {
+                            block_hash: hash(at),
+                            tokens_hash: dynamo::LocalBlockHash(workload.contents[at]),
+                            mm_extra_info: None,
+                        })
+                        .collect(),
                 }),
                 None => dynamo::KvCacheEventData::Removed(dynamo::KvCacheRemoveData {
                     block_hashes: blocks.map(hash).collect(),
                 }),
             };
             let event_id = events.len() as u64;
-            let event = dynamo::KvCacheEvent { event_id, data, dp_rank: 0 };
+            let event = dynamo::KvCacheEvent {
+                event_id,
+                data,
+                dp_rank: 0,
+            };
             events.push(dynamo::RouterEvent::new(replica as u64, event));
         });
         events
@@ -155,21 +193,33 @@ impl Peer for Compressed {
 
     fn apply(&mut self, events: &mut Vec<dynamo::RouterEvent>) {
         for event in events.drain(..) {
-            self.tasks.send(WorkerTask::Event(event)).expect("a worker that lives");
+            self.tasks
+                .send(WorkerTask::Event(event))
+                .expect("a worker that lives");
         }
-        self.tasks.send(WorkerTask::CleanupStaleChildren).expect("a worker that lives");
+        self.tasks
+            .send(WorkerTask::CleanupStaleChildren)
+            .expect("a worker that lives");
         let (done, wait) = tokio::sync::oneshot::channel();
-        self.tasks.send(WorkerTask::Flush(done)).expect("a worker that lives");
+        self.tasks
+            .send(WorkerTask::Flush(done))
+            .expect("a worker that lives");
         wait.blocking_recv().expect("a flush");
     }
 
     fn query(workload: &Workload, prompt: usize) -> Vec<dynamo::LocalBlockHash> {
-        workload.prompts[prompt].1.iter().map(|&hash| dynamo::LocalBlockHash(hash)).collect()
+        workload.prompts[prompt]
+            .1
+            .iter()
+            .map(|&hash| dynamo::LocalBlockHash(hash))
+            .collect()
     }
 
     fn find(&mut self, query: &Vec<dynamo::LocalBlockHash>) {
         let scores = self.tree.find_matches_impl(query, false).scores;
-        let scores = scores.iter().map(|(worker, &score)| (worker.worker_id, score.into()));
+        let scores = scores
+            .iter()
+            .map(|(worker, &score)| (worker.worker_id, score.into()));
         self.found = checksum(scores);
     }
 
@@ -181,7 +231,9 @@ impl Peer for Compressed {
 impl Drop for Compressed {
     fn drop(&mut self) {
         let sent = self.tasks.send(WorkerTask::Terminate);
-        if sent.is_ok() && let Some(worker) = self.worker.take() {
+        if sent.is_ok()
+            && let Some(worker) = self.worker.take()
+        {
             worker.join().expect("a worker that ends well");
         }
     }

@@ -16,9 +16,14 @@ pub type Range = std::ops::Range<usize>;
 
 /// One change, as a publisher would say it.
 pub enum Event {
-    Stored { parent: u64, blocks: Range },
+    Stored {
+        parent: u64,
+        blocks: Range,
+    },
     /// In order of eviction: each one the parent of the one before it.
-    Removed { blocks: Range },
+    Removed {
+        blocks: Range,
+    },
 }
 
 /// What one prompt changed at the replica it went to.
@@ -59,7 +64,9 @@ pub fn trace_prompts(text: &str) -> Vec<Vec<u64>> {
         .map(|line| {
             let line: serde_json::Value = serde_json::from_str(line).expect("a line of JSON");
             let ids = line["hash_ids"].as_array().expect("hash_ids, a list");
-            ids.iter().map(|id| id.as_u64().expect("a number")).collect()
+            ids.iter()
+                .map(|id| id.as_u64().expect("a number"))
+                .collect()
         })
         .collect()
 }
@@ -100,7 +107,12 @@ struct Cache {
 
 impl Cache {
     fn new() -> Self {
-        Self { used: HashMap::new(), queue: VecDeque::new(), clock: 0, digest: 0 }
+        Self {
+            used: HashMap::new(),
+            queue: VecDeque::new(),
+            clock: 0,
+            digest: 0,
+        }
     }
 
     fn matched(&self, chain: &[u64]) -> usize {
@@ -138,7 +150,10 @@ impl Workload {
     pub fn new(prompts: &[Vec<u64>], replicas: usize, capacity: usize) -> Self {
         let mut all = Self {
             replicas,
-            prompts: prompts.iter().map(|prompt| chain(prompt, capacity)).collect(),
+            prompts: prompts
+                .iter()
+                .map(|prompt| chain(prompt, capacity))
+                .collect(),
             hashes: Vec::new(),
             contents: Vec::new(),
             batches: Vec::new(),
@@ -149,27 +164,50 @@ impl Workload {
         let mut caches: Vec<Cache> = (0..replicas).map(|_| Cache::new()).collect();
         let mut turn = 0;
         for number in 0..all.prompts.len() {
-            let matched: Vec<_> = caches.iter().map(|cache| cache.matched(&all.prompts[number].0)).collect();
+            let matched: Vec<_> = caches
+                .iter()
+                .map(|cache| cache.matched(&all.prompts[number].0))
+                .collect();
             let best = matched.iter().copied().max().unwrap_or(0);
             let sticks = best > SHARED && mix(number as u64 + 1) % 100 >= SPILL;
             let replica = if sticks {
-                matched.iter().position(|&blocks| blocks == best).unwrap_or(0)
+                matched
+                    .iter()
+                    .position(|&blocks| blocks == best)
+                    .unwrap_or(0)
             } else {
                 turn += 1;
                 turn % replicas
             };
-            all.send(number, replica, &mut caches[replica], matched[replica], capacity);
+            all.send(
+                number,
+                replica,
+                &mut caches[replica],
+                matched[replica],
+                capacity,
+            );
         }
         all.operations = all.hashes.len();
         all.held = caches.iter().map(|cache| cache.used.len()).sum();
-        all.truth = all.prompts.iter().map(|(chain, _)| {
-            let matched = caches.iter().map(|cache| cache.matched(chain) as u64);
-            checksum((0..).zip(matched))
-        }).collect();
+        all.truth = all
+            .prompts
+            .iter()
+            .map(|(chain, _)| {
+                let matched = caches.iter().map(|cache| cache.matched(chain) as u64);
+                checksum((0..).zip(matched))
+            })
+            .collect();
         all
     }
 
-    fn send(&mut self, number: usize, replica: usize, cache: &mut Cache, matched: usize, capacity: usize) {
+    fn send(
+        &mut self,
+        number: usize,
+        replica: usize,
+        cache: &mut Cache,
+        matched: usize,
+        capacity: usize,
+    ) {
         let (chain, contents) = &self.prompts[number];
         let mut events = Vec::new();
         cache.touch(&chain[..matched]);
@@ -191,17 +229,27 @@ impl Workload {
             let from = self.hashes.len();
             self.hashes.extend(&chain[matched..]);
             self.contents.extend(&contents[matched..]);
-            events.push(Event::Stored { parent, blocks: from..self.hashes.len() });
+            events.push(Event::Stored {
+                parent,
+                blocks: from..self.hashes.len(),
+            });
         }
         cache.touch(chain);
         let (count, digest) = (cache.used.len() as u64, cache.digest);
-        self.batches.push(Batch { replica, events, count, digest });
+        self.batches.push(Batch {
+            replica,
+            events,
+            count,
+            digest,
+        });
     }
 }
 
 /// Chain hashes of a prompt in 16-token blocks, and the hashes of the blocks alone.
 fn chain(prompt: &[u64], capacity: usize) -> (Vec<u64>, Vec<u64>) {
-    let ids = prompt.iter().flat_map(|id| (0..IN_TRACE_BLOCK).map(move |part| id * IN_TRACE_BLOCK + part));
+    let ids = prompt
+        .iter()
+        .flat_map(|id| (0..IN_TRACE_BLOCK).map(move |part| id * IN_TRACE_BLOCK + part));
     let contents: Vec<u64> = ids.take(capacity).map(|id| mix(id + (1 << 40))).collect();
     let mut hash = 1u64;
     let chain = contents.iter().map(|content| {
