@@ -134,18 +134,19 @@ impl Locator {
         }
         let wide = self.mask << 1 | 1;
         let bucket = &mut self.buckets[new & self.mask];
-        let mut go = Vec::with_capacity(bucket.len() * 3 / 4 + ROOM);
-        let mut kept = 0;
+        // Written to both and counted in one: which one is a coin toss that no branch should guess.
+        let mut go = bucket.clone();
+        let (mut kept, mut gone) = (0, 0);
         for index in 0..bucket.len() {
             let entry = bucket[index];
-            if entry.tag() & wide == new {
-                go.push(entry);
-            } else {
-                bucket[kept] = entry;
-                kept += 1;
-            }
+            let goes = entry.tag() & wide == new;
+            bucket[kept] = entry;
+            go[gone] = entry;
+            kept += usize::from(!goes);
+            gone += usize::from(goes);
         }
         bucket.truncate(kept);
+        go.truncate(gone);
         self.buckets.push(go);
     }
 
