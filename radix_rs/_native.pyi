@@ -166,6 +166,24 @@ class Tree:
         """`match_prefix` for its effect alone: the path is the most recent. Returns the length."""
     def peek(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int:
         """Length `match_prefix` would return. Changes nothing."""
+    def find(
+        self,
+        tokens: Buffer,
+        *,
+        node: int = 0,
+        length: int = 0,
+        extra_key: str = "",
+        cache_salt: str = "",
+    ) -> Match:
+        """`peek` for a key that is looked up again and again: it goes on from where it stood.
+
+        The `Match` is the one of `match_prefix`, but its node is the one in which the match lies,
+        not always at its end: nothing is split. `node`, `length`: what `find`, `admit` or
+        `checkpoint` said of this key before, or of a beginning of it. Then only what follows is
+        compared; everything if that node is gone, or `length` is none that it can have said.
+        """
+    def parent(self, node: int) -> int | None:
+        """Handle of the node above `node`, None above a root."""
     def insert(
         self,
         tokens: Buffer,

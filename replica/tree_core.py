@@ -94,6 +94,16 @@ class TreeCore(Protocol):
     ) -> Match: ...
     def touch(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int: ...
     def peek(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int: ...
+    def find(
+        self,
+        tokens: Buffer,
+        *,
+        node: int = 0,
+        length: int = 0,
+        extra_key: str = "",
+        cache_salt: str = "",
+    ) -> Match: ...
+    def parent(self, node: int) -> int | None: ...
     def insert(
         self,
         tokens: Buffer,

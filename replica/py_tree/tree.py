@@ -93,6 +93,29 @@ class PyTree:
     def peek(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int:
         return self._held(token_array("tokens", tokens), (extra_key, cache_salt))
 
+    def find(
+        self,
+        tokens: Buffer,
+        *,
+        node: int = 0,
+        length: int = 0,
+        extra_key: str = "",
+        cache_salt: str = "",
+    ) -> Match:
+        key = self._whole_pages(token_array("tokens", tokens))
+        since = self._structure.resume(key, natural(node), natural(length))
+        if since:
+            place: Place | None = self._structure.walk(key, since)
+        else:
+            place = self._structure.locate(key, (extra_key, cache_salt))
+        if place is None:
+            return Match(0, self._structure.plain_root.handle)
+        return Match(place.matched, place.node.handle)
+
+    def parent(self, node: int) -> int | None:
+        above = self._node(node).parent
+        return above.handle if above else None
+
     def insert(
         self,
         tokens: Buffer,
@@ -113,10 +136,7 @@ class PyTree:
         return Insert(held, end.handle, duplicates)
 
     def lock(self, node: int) -> int:
-        end = self._structure.nodes.get(natural(node))
-        if end is None:
-            raise TreeError(f"unknown node {node}: evicted, reset, or never a node of this tree")
-        return self._lock(end)
+        return self._lock(self._node(node))
 
     def unlock(self, receipt: int) -> None:
         for node in self._locked(receipt).path():
@@ -370,6 +390,12 @@ class PyTree:
         receipt = self._new_receipt()
         self._receipts[receipt] = end
         return receipt
+
+    def _node(self, handle: int) -> Node:
+        node = self._structure.nodes.get(natural(handle))
+        if node is None:
+            raise TreeError(f"unknown node {handle}: evicted, reset, or never a node of this tree")
+        return node
 
     def _locked(self, receipt: int) -> Node:
         end = self._receipts.get(natural(receipt))

@@ -197,6 +197,38 @@ impl Tree {
         Ok(tokens.read(py, |tokens| self.0.peek(tokens, namespace))?)
     }
 
+    #[pyo3(signature = (
+        tokens, *, node = Natural(0), length = Natural(0), extra_key = "", cache_salt = ""
+    ))]
+    fn find(
+        &self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyAny>,
+        node: Natural,
+        length: Natural,
+        extra_key: &str,
+        cache_salt: &str,
+    ) -> PyResult<Match> {
+        let tokens = Items::<u32>::get("tokens", tokens).map_err(TreeError::new_err)?;
+        let namespace = Namespace {
+            extra_key,
+            cache_salt,
+        };
+        let since = tree::Match {
+            length: length.length(),
+            node: node.0,
+        };
+        let found = tokens.read(py, |tokens| self.0.find(tokens, since, namespace))?;
+        Ok(Match {
+            length: found.length,
+            node: found.node,
+        })
+    }
+
+    fn parent(&self, node: Natural) -> PyResult<Option<u64>> {
+        Ok(self.0.parent(node.0)?)
+    }
+
     #[expect(clippy::too_many_arguments, reason = "Python calls it with keywords")]
     #[pyo3(signature = (
         tokens, slots, *, owned_from = Natural(0), counted_to = Natural(0), priority = Priority(0),

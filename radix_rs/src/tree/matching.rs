@@ -90,13 +90,18 @@ impl Tree {
 
     /// Walk down from the namespace's root; `None` if not a page matches.
     pub(super) fn locate(&self, tokens: &[u32], namespace: Namespace<'_>) -> Option<Place> {
-        let mut place = Place {
+        let root = Place {
             node: self.root_of(namespace)?,
             within: 0,
             matched: 0,
             depth: 0,
         };
-        loop {
+        Some(self.walk(tokens, root)).filter(|place| place.depth > 0)
+    }
+
+    /// Walk on from `place`, down as far as whole pages of `tokens` match.
+    pub(super) fn walk(&self, tokens: &[u32], mut place: Place) -> Place {
+        while place.within == self.nodes[place.node].len() {
             let rest = &tokens[place.matched..];
             if rest.is_empty() {
                 break;
@@ -104,22 +109,17 @@ impl Tree {
             let Some(child) = self.nodes.child(place.node, rest) else {
                 break;
             };
-            let edge = self.nodes[child].tokens();
-            let common = common_prefix(edge, rest);
+            let common = common_prefix(self.nodes[child].tokens(), rest);
             let within = common - common % self.page_size;
             if within == 0 {
                 break;
             }
-            let whole = within == edge.len();
             place.node = child;
             place.within = within;
             place.matched += within;
             place.depth += 1;
-            if !whole {
-                break;
-            }
         }
-        (place.depth > 0).then_some(place)
+        place
     }
 
     /// Make the path to `end`, of `depth` nodes, the most recent, each node more than its parent, and do to
