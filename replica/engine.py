@@ -157,11 +157,11 @@ class Engine:
         for request in plan.decodes:
             sequence = request.sequence
             tokens.append(sequence.tokens[-1:])
-            segments.append(Segment(1, sequence.slots_tensor[: sequence.length], True))
+            segments.append(Segment(1, sequence.slots_tensor[: sequence.length].long(), True))
         for chunk in plan.chunks:
             sequence = chunk.request.sequence
             tokens.append(sequence.tokens[sequence.computed : chunk.end])
-            slots = sequence.slots_tensor[: chunk.end]
+            slots = sequence.slots_tensor[: chunk.end].long()
             segments.append(Segment(chunk.num_tokens, slots, chunk.is_last))
         batch = Batch(torch.from_numpy(np.concatenate(tokens).astype(np.int64)), tuple(segments))
         with torch.inference_mode():

@@ -22,6 +22,7 @@ from replica.models.load import LoadedModel
 from replica.pool import Pool
 from replica.replica_service import ReplicaService
 from replica.request_reader import RequestReader
+from replica.schedule_policy import make_schedule_policy
 from replica.scheduler import Scheduler
 from replica.server import Server
 from replica.settings import ReplicaSettings
@@ -143,6 +144,8 @@ def build_engine(
         hash_key=hash_key,
         model=model_id,
         policy=settings.eviction_policy,
+        policy_options=settings.eviction_options,
+        disabled=settings.disable_cache,
     )
     pool = Pool(
         num_slots=settings.slots,
@@ -152,12 +155,14 @@ def build_engine(
         dtype=model.dtype,
         device=model.device,
     )
-    cache = Cache(tree, pool, page_size=settings.page_size)
+    cache = Cache(tree, pool)
     scheduler = Scheduler(
         cache,
+        make_schedule_policy(settings.schedule_policy, cache.parent),
         chunk_size=settings.chunk_size,
         page_size=settings.page_size,
         max_running=settings.max_running,
+        wait_to_share=not settings.disable_cache,
     )
     return Engine(
         model=model,

@@ -69,11 +69,11 @@ class RequestReader:
                 np.array(prompt, dtype=np.uint32),
                 extra_key=message.extra_key,
                 cache_salt=message.cache_salt,
+                priority=message.priority,
             ),
             sampling=sampling,
             output=Output(sampling, self._codec.detokenizer()),
             stream=AnswerStream(),
-            priority=message.priority,
             arrived_s=arrived_s,
             deadline_s=None if time_remaining_s is None else arrived_s + time_remaining_s,
         )

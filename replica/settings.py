@@ -6,9 +6,17 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
+from pydantic_settings import (
+    BaseSettings,
+    CliApp,
+    CliImplicitFlag,
+    SettingsConfigDict,
+    SettingsError,
+)
 
+from replica.py_tree.policy import make_policy
 from replica.tree_core import CoreName, PolicyName
+from replica.tree_error import TreeError
 
 
 class ReplicaSettings(BaseSettings):
@@ -59,6 +67,20 @@ class ReplicaSettings(BaseSettings):
     page_size: int = Field(1, ge=1, description="tokens the tree stores and reuses as one")
     block_size: int = Field(16, ge=1, description="tokens in a block of the delta stream")
     eviction_policy: PolicyName = Field("lru", description="which cached tokens are evicted first")
+    eviction_options: dict[str, float] = Field(
+        {},
+        description="of the eviction policy: slru has threshold=2 (hits of what is kept longer), "
+        "tlru has threshold=0 and next_prompt_estimate=0 (tokens); written NAME=VALUE or as JSON",
+    )
+    disable_cache: CliImplicitFlag[bool] = Field(
+        False, description="reuse nothing: every prompt is computed from its start"
+    )
+    schedule_policy: Literal["shortest", "fcfs", "lpm", "dfs-weight"] = Field(
+        "shortest",
+        description="whose prompt is computed next. shortest: least left to compute, less what "
+        "was waited; fcfs: in order of arrival; lpm: longest cached prefix, and as fcfs if more "
+        "than 128 wait; dfs-weight: together who shares a prefix, most first",
+    )
     tree_core: CoreName = Field(
         "auto", description="auto: the compiled tree, or the Python one where that cannot serve"
     )
@@ -86,6 +108,14 @@ class ReplicaSettings(BaseSettings):
             )
         if self.chunk_size < self.page_size:
             raise ValueError(f"chunk_size {self.chunk_size} is below page_size {self.page_size}")
+        return self
+
+    @model_validator(mode="after")
+    def _eviction_policy_has_its_options(self) -> Self:
+        try:
+            make_policy(self.eviction_policy, self.eviction_options)
+        except TreeError as error:
+            raise ValueError(str(error)) from error
         return self
 
     @model_validator(mode="after")
