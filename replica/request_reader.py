@@ -5,19 +5,21 @@ import dataclasses
 import random
 import time
 import uuid
+from array import array
 from collections.abc import Callable
 
 import numpy as np
 
 from proto.errors import InvalidRequest, UnknownModel
 from proto.limits import check_sizes
+from proto.media import check_media, prompt_keys
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from proto.text import TextCodec
 from replica.models.interface import ModelConfig
 from replica.output import Output
 from replica.request import Request
 from replica.sampling import sampling_of
-from replica.sequence import Sequence
+from replica.sequence import Sequence, TokenArray
 from replica.stream import AnswerStream
 
 MAX_ID_CHARACTERS = 128
@@ -52,6 +54,7 @@ class RequestReader:
         """
         arrived_s = self._clock()
         check_sizes(message)
+        check_media(message)
         if message.model not in ("", self._model_id):
             raise UnknownModel(f"no model {message.model!r} here, only {self._model_id!r}")
         sampling = sampling_of(
@@ -60,13 +63,14 @@ class RequestReader:
             eos_token_ids=self._config.eos_token_ids,
             seeds=self._seeds,
         )
-        prompt = await self._prompt(message)
+        prompt = array("I", await self._prompt(message))
         max_tokens = min(sampling.max_tokens, self._room(len(prompt)))
         sampling = dataclasses.replace(sampling, max_tokens=max_tokens)
         return Request(
             request_id=message.request_id[:MAX_ID_CHARACTERS] or uuid.uuid4().hex,
             sequence=Sequence(
-                np.array(prompt, dtype=np.uint32),
+                np.frombuffer(prompt, dtype=np.uint32),
+                keys=_keys(prompt, message),
                 extra_key=message.extra_key,
                 cache_salt=message.cache_salt,
                 priority=message.priority,
@@ -97,3 +101,9 @@ class RequestReader:
                 f"the prompt has {prompt_length} tokens, the replica's pool {self._num_slots} slots"
             )
         return min(context - prompt_length, self._num_slots - prompt_length + 1)
+
+
+def _keys(prompt: "array[int]", message: GenerateRequest) -> TokenArray | None:
+    if not message.media:
+        return None
+    return np.frombuffer(prompt_keys(prompt, message.media), dtype=np.uint32)

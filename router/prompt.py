@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from proto.errors import InvalidRequest
 from proto.limits import check_sizes
+from proto.media import check_media, prompt_keys
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from proto.text import TextCodec
 from router.fleet import Fleet
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 class Prompt:
     model: str
     tokens: "array[int]"
-    """u32; none while only the replica can tokenise the text: then nothing matches."""
+    """u32, as trees know them; none while only the replica can tokenise: then nothing matches."""
 
 
 class PromptReader:
@@ -34,12 +35,13 @@ class PromptReader:
     async def read(self, request: GenerateRequest) -> Prompt:
         """Raises InvalidRequest, UnknownModel or Unavailable."""
         check_sizes(request)
+        check_media(request)
         model = self._fleet.model(request.model)
         kind = request.WhichOneof("prompt")
         if kind is None:
             raise InvalidRequest("the request has no prompt: set text, chat or tokens")
         if kind == "tokens":
-            tokens = array("I", request.tokens.ids)
+            tokens = prompt_keys(array("I", request.tokens.ids), request.media)
         else:
             codec = self._fleet.codec(model)
             self._note(model, tokenised=codec is not None)

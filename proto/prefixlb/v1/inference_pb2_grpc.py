@@ -61,7 +61,7 @@ class InferenceServicer:
     def Generate(self, request, context):
         """Generate streams the completion of one prompt. The last message carries `finish_reason` and `usage`.
 
-        Errors: INVALID_ARGUMENT (bad prompt, id outside the vocabulary, bad sampling value, prompt longer
+        Errors: INVALID_ARGUMENT (bad prompt, media or sampling value, id outside the vocabulary, prompt longer
         than the model's context or the replica's pool), NOT_FOUND (unknown model), RESOURCE_EXHAUSTED
         (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it).
         """

@@ -43,7 +43,7 @@ class InferenceStub:
     Generate: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
     """Generate streams the completion of one prompt. The last message carries `finish_reason` and `usage`.
 
-    Errors: INVALID_ARGUMENT (bad prompt, id outside the vocabulary, bad sampling value, prompt longer
+    Errors: INVALID_ARGUMENT (bad prompt, media or sampling value, id outside the vocabulary, prompt longer
     than the model's context or the replica's pool), NOT_FOUND (unknown model), RESOURCE_EXHAUSTED
     (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it).
     """
@@ -63,7 +63,7 @@ class InferenceAsyncStub(InferenceStub):
     Generate: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
     """Generate streams the completion of one prompt. The last message carries `finish_reason` and `usage`.
 
-    Errors: INVALID_ARGUMENT (bad prompt, id outside the vocabulary, bad sampling value, prompt longer
+    Errors: INVALID_ARGUMENT (bad prompt, media or sampling value, id outside the vocabulary, prompt longer
     than the model's context or the replica's pool), NOT_FOUND (unknown model), RESOURCE_EXHAUSTED
     (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it).
     """
@@ -86,7 +86,7 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.GenerateResponse], _abc.AsyncIterator[_inference_pb2.GenerateResponse]]:
         """Generate streams the completion of one prompt. The last message carries `finish_reason` and `usage`.
 
-        Errors: INVALID_ARGUMENT (bad prompt, id outside the vocabulary, bad sampling value, prompt longer
+        Errors: INVALID_ARGUMENT (bad prompt, media or sampling value, id outside the vocabulary, prompt longer
         than the model's context or the replica's pool), NOT_FOUND (unknown model), RESOURCE_EXHAUSTED
         (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it).
         """
