@@ -60,14 +60,14 @@ class ReplicaRig:
 
 
 @asynccontextmanager
-async def replica_rig(**overrides: object) -> AsyncIterator[ReplicaRig]:
+async def replica_rig(hash_key: bytes = HASH_KEY, **overrides: object) -> AsyncIterator[ReplicaRig]:
     """Settings are the defaults but for free ports, few slots and `overrides`."""
     model, codec = tiny_model()
     settings = ReplicaSettings.model_validate(
         {"model": "tiny", "port": 0, "metrics_port": 0, "slots": 4096, **overrides}
     )
     async with (
-        running(settings, LoadedModel(model, codec), HASH_KEY) as replica,
+        running(settings, LoadedModel(model, codec), hash_key) as replica,
         aio.insecure_channel(f"127.0.0.1:{replica.port}") as channel,
     ):
         yield ReplicaRig(replica, codec, channel)
