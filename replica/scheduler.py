@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-import numpy as np
-
 from proto.prefixlb.v1 import delta_pb2
 from replica.cache import Cache
 from replica.request import Request, RequestState
@@ -17,7 +15,7 @@ DECODE_RESERVE_TOKENS = 64
 """Output tokens of each request that admission keeps slots for; more may cost a preemption."""
 
 SHARED_TOKENS = 32
-"""Two prompts that share this much of what is uncached are not computed in the same step."""
+"""Two prompts that share this much of what one has to compute are not computed in the same step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,14 +237,14 @@ class Scheduler:
 
     def _shares(self, ours: Sequence, chunk: Chunk) -> bool:
         theirs = chunk.request.sequence
-        start = ours.cached
+        start, end = ours.cached, min(chunk.end, ours.length - 1)
         # At the same place in the tree all before is the same.
         if (start, ours.node) != (theirs.cached, theirs.node) or ours.namespace != theirs.namespace:
             return False
-        end = self._floor(min(start + max(SHARED_TOKENS, self._page_size), ours.length - 1))
-        return start < end <= self._floor(chunk.end) and np.array_equal(
-            ours.keys[start:end], theirs.keys[start:end]
-        )
+        differs = ours.keys[start:end] != theirs.keys[start:end]
+        common = self._floor(start + int(differs.argmax()) if differs.any() else end)
+        # Measured from where the other began: who has waited so far waits for the rest of it too.
+        return common > start and common - chunk.request.cached_tokens >= SHARED_TOKENS
 
     def _floor(self, num_tokens: int) -> int:
         return num_tokens - num_tokens % self._page_size
