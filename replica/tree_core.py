@@ -216,6 +216,6 @@ def why_not_rust(policy_options: Mapping[str, float]) -> str:
     except ImportError as error:
         return f"the extension radix_rs does not load: {error}"
     for option, value in policy_options.items():
-        if not float(value).is_integer():
-            return f"unsupported option: {option} is {value}, the extension takes whole numbers"
+        if not float(value).is_integer() or value >= 2**64:
+            return f"unsupported option: {option} is {value}, the extension takes whole u64"
     return ""

@@ -298,3 +298,25 @@ async def test_a_client_that_knows_only_reflection_lists_and_calls_generate() ->
         )
         parts = [part async for part in call(request_class(text="the hat"))]
         assert parts[-1].usage.prompt_tokens > 0
+
+
+async def test_with_the_cache_disabled_the_tokens_are_the_same_and_none_is_reused() -> None:
+    prompt = numbers(100, seed=1)
+    answers = []
+    for disable_cache in (False, True):
+        async with replica_rig(disable_cache=disable_cache) as rig:
+            for _ in range(2):
+                parts = await rig.generate(tokens_request(prompt, 8))
+                answers.append((parts[-1].usage.cached_tokens, token_ids(parts)))
+            await rig.settled()
+            assert ((await rig.info()).load.evictable_slots == 0) == disable_cache
+    assert [cached for cached, _ in answers] == [0, 99, 0, 0]
+    assert all(tokens == answers[0][1] for _, tokens in answers)
+
+
+async def test_a_requests_priority_keeps_what_it_stores_under_the_priority_policy() -> None:
+    async with replica_rig(slots=256, eviction_policy="priority") as rig:
+        for seed, priority in ((1, 5), (2, 0), (3, 0)):
+            await rig.generate(tokens_request(numbers(100, seed), 1, priority=priority))
+        parts = await rig.generate(tokens_request(numbers(100, seed=1), 1))
+        assert parts[-1].usage.cached_tokens == 99

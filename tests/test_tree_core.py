@@ -60,6 +60,7 @@ def test_an_option_the_extension_does_not_take_is_a_reason(
         make("rust", **options)
     assert isinstance(make("auto", **options), PyTree)
     assert "unsupported option: threshold is 1.5" in caplog.text
+    assert isinstance(make("auto", policy="tlru", policy_options={"threshold": 1e30}), PyTree)
 
 
 def test_another_interpreter_is_a_reason(
