@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from proto.client import Result, Route
+from proto.answer import Result, Route
 from router.cli.demo.assistants import ASSISTANTS
 from router.cli.demo.play import Played, play
 from router.cli.demo.report import ReplicaTotals, Run, show, verdict

@@ -7,7 +7,9 @@ import sys
 
 from rich.markup import escape
 
-from proto.client import Client, Prompt, Result
+from proto.answer import Result
+from proto.client import Client
+from proto.request import Prompt
 from router.cli import console
 from router.cli.request_flags import add_request_flags, request_options
 

@@ -5,7 +5,7 @@ import os
 import socket
 from typing import cast
 
-from proto.client import Options
+from proto.request import Options
 
 DEFAULT_ROUTER = "127.0.0.1:30000"
 

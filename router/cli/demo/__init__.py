@@ -11,8 +11,8 @@ from pathlib import Path
 
 import grpc
 
-from proto.client import CHANNEL_OPTIONS, Client, error_from_status
-from proto.errors import LBError
+from proto.client import CHANNEL_OPTIONS, Client
+from proto.errors import LBError, error_from_status
 from proto.prefixlb.v1.replica_pb2 import FlushRequest, InfoResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from router.cli import console

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from proto.client import Result
+from proto.answer import Result
 from router.cli import console
 from router.cli.demo.play import Played
 from router.cli.status import percent

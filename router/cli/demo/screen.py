@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from proto.client import Result
+from proto.answer import Result
 from router.cli.demo.workload import Turn
 from router.cli.status import percent
 
