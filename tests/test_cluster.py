@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from proto.client import Client
-from router.cli.cluster import ClusterError, LocalCluster, serves
+from router.cli.cluster import ClusterError, LocalCluster
 from router.cli.fleet_view import view_fleet
+from router.cli.readiness import serves
 from router.cli.redis_server import free_port
 from tests.tiny_model import write_tiny_model
 

@@ -17,14 +17,14 @@ HEADER = (
     f"{'prompt':>6} {'cached':>6} {'ttft':>7}  answer"
 )
 REDRAW_PERIOD_S = 0.1
-BRIEF_STEP = 9
+BRIEF_STEP = 6
 
 
 class Screen:
-    """Where `play` reports to. Brief: a line for each BRIEF_STEP answers; quiet: none."""
+    """Where `play` reports to. Brief: a line for each BRIEF_STEP answers."""
 
-    def __init__(self, console: Console, *, quiet: bool = False, brief: bool = False) -> None:
-        self._console = Console(quiet=True) if quiet else console
+    def __init__(self, console: Console, *, brief: bool = False) -> None:
+        self._console = console
         self._brief = brief
         self._answered = 0
         self._prompt_tokens = 0
