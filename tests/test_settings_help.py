@@ -1,5 +1,6 @@
 """proto/settings.py: the help of both processes, which follows from their settings."""
 
+import re
 import shlex
 
 import pytest
@@ -48,8 +49,7 @@ def test_help_speaks_of_values_rather_than_of_types(
     module: object, kind: type[BaseSettings], capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = help_of(module, capsys)
-    for word in ("null", "Path", " str", " int ", " float", "list["):
-        assert word not in shown
+    assert not re.search(r"--[a-z-]+ (str|int|float|list|\{Path)", shown) and "null" not in shown
     assert "--drain-timeout-s SECONDS" in shown and "--hash-secret-file FILE" in shown
 
 

@@ -24,6 +24,7 @@ EXAMPLES = """examples:
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "chat",
+        usage="%(prog)s [--flag VALUE ...]",
         help="hold a conversation",
         description="A line is a message. Waits for a cluster that is still loading, and ends with "
         "Ctrl-D, or with the last line of a pipe.",

@@ -12,7 +12,7 @@ from rich.table import Table
 PIPED_WIDTH = 200
 """Columns of output nobody looks at directly; wide enough that no table is cut."""
 
-WAITING_PERIOD_S = 2.0
+WAITING_PERIOD_S = 5.0
 
 
 def stdout() -> Console:

@@ -10,15 +10,16 @@ MAX_PORT = 65535
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     """A whole number in a range."""
-    wanted = f"at least {least}" if most is None else f"from {least} to {most}"
 
     def read(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
-            number = least - 1
-        if number < least or (most is not None and number > most):
-            raise ArgumentTypeError(f"expected a whole number {wanted}, got {text!r}")
+            raise ArgumentTypeError(f"expected a whole number, got {text!r}") from None
+        if number < least:
+            raise ArgumentTypeError(f"expected at least {least}, got {number}")
+        if most is not None and number > most:
+            raise ArgumentTypeError(f"expected at most {most}, got {number}")
         return number
 
     return read

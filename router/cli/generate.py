@@ -27,6 +27,7 @@ EXAMPLES = """examples:
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "generate",
+        usage="%(prog)s [--flag VALUE ...] TEXT",
         help="send one prompt and print the answer",
         description="Send one prompt. The answer streams to stdout; which replica gave it, and "
         "how much of the prompt was cached there, goes to stderr.",
