@@ -1,12 +1,13 @@
 """What an operator can set: by flag (--slots 4096) or environment (REPLICA_SLOTS=4096)."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from proto import settings
+from proto.redis_client import checked_redis_url
 from replica.tree_core import CoreName, PolicyName
 
 
@@ -40,11 +41,12 @@ class ReplicaSettings(BaseSettings):
     metrics_port: int = Field(
         29001, ge=0, le=65535, description="port of the metrics page; 0 takes a free one"
     )
-    redis_url: str | None = Field(
+    redis_url: Annotated[str, AfterValidator(checked_redis_url)] | None = Field(
         None,
         repr=False,  # may hold a password
-        pattern=r"^(rediss?|unix)://",
-        description="Redis that carries leases and deltas; unset: works alone, publishes nothing",
+        description="Redis that carries leases and deltas; rediss:// for TLS, "
+        "redis+sentinel://HOST[,HOST...]/SERVICE by Sentinel; "
+        "unset: works alone, publishes nothing",
     )
     cluster: str = Field(
         "default", min_length=1, description="name in the keys, so that clusters can share a Redis"

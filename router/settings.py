@@ -10,9 +10,9 @@ from pydantic import (
     model_validator,
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
-from redis.asyncio.connection import parse_url
 
 from proto import settings
+from proto.redis_client import checked_redis_url
 
 
 def _split(value: object) -> object:
@@ -25,15 +25,7 @@ Addresses = Annotated[
 """host:port, separated by commas."""
 
 
-def _is_redis_url(value: str) -> str:
-    try:
-        parse_url(value)
-    except ValueError:  # which may quote the password
-        raise ValueError("expected redis://[user:password@]host[:port][/database]") from None
-    return value
-
-
-RedisUrl = Annotated[str, AfterValidator(_is_redis_url)]
+RedisUrl = Annotated[str, AfterValidator(checked_redis_url)]
 
 
 class RouterSettings(BaseSettings):
@@ -56,7 +48,8 @@ class RouterSettings(BaseSettings):
     redis_url: RedisUrl = Field(
         "redis://127.0.0.1:6379/0",
         repr=False,  # may hold a password
-        description="Redis that carries leases and deltas",
+        description="Redis that carries leases and deltas; rediss:// for TLS, "
+        "redis+sentinel://HOST[,HOST...]/SERVICE by Sentinel",
     )
     cluster: str = Field(
         "default", min_length=1, description="name in the keys, so that clusters can share a Redis"

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from proto.errors import LBError
-from router.cli import chat, console, demo, generate, launch, model, status, up
+from router.cli import audit, chat, console, demo, explain, generate, launch, model, status, up
 from router.cli.failures import sentence
 
-COMMANDS = (up, demo, generate, chat, status, launch, model)
+COMMANDS = (up, demo, generate, chat, status, explain, audit, launch, model)
 
 EXAMPLES = """examples:
   prefixlb demo                                      see what it brings, in three minutes
@@ -36,7 +36,8 @@ def run(argv: Sequence[str] | None) -> int:
     if "module" in args:
         return launch.run(args.module, rest)
     if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        advice = "; a prompt of several words goes in quotes" if "text" in args else ""
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{advice}")
     if "run" not in args:
         parser.print_help()
         return 0

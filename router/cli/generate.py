@@ -3,8 +3,6 @@
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
-from typing import Any
 
 from rich.markup import escape
 
@@ -36,8 +34,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument(
         "text",
-        action=OneText,
-        nargs="+",
         type=utf8,
         metavar="TEXT",
         help='the prompt, in quotes; "-" reads it from stdin',
@@ -46,22 +42,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     add_request_flags(parser)
     parser.set_defaults(run=run)
-
-
-class OneText(argparse.Action):
-    """Says what to do about a prompt that the shell took apart."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        words = list(values or ())
-        if len(words) != 1:
-            parser.error(f"expected the prompt in quotes, got {len(words)} words")
-        namespace.text = words[0]
 
 
 def run(args: argparse.Namespace) -> int:

@@ -45,7 +45,7 @@ def why_unreachable(address: str) -> str | None:
             grpc.channel_ready_future(channel).result(timeout=CONNECT_TIMEOUT_S)
         except grpc.FutureTimeoutError:
             return (
-                f"whoever listens at {address} does not speak gRPC: is it a metrics page, or Redis? "
+                f"whoever listens at {address} does not speak gRPC: a metrics page, or Redis? "
                 "A router listens at port 30000 unless told otherwise"
             )
     return None
