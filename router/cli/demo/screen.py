@@ -16,6 +16,9 @@ HEADER = (
     f"{'':>3} {'conversation':<13} {'turn':>4}  {'replica':<10} {'reason':<7} "
     f"{'prompt':>6} {'cached':>6} {'ttft':>7}  answer"
 )
+LEGEND = """\
+prefix: it went where most of it is cached; load: elsewhere, because waiting there costs more;
+cold: no replica holds a block (16 tokens) of it. The few tokens cached then begin every chat."""
 REDRAW_PERIOD_S = 0.1
 BRIEF_STEP = 6
 
@@ -35,6 +38,7 @@ class Screen:
 
     def __enter__(self) -> Self:
         if not self._brief:
+            self._console.print(Text(LEGEND, style="dim"))
             self._console.print(Text(HEADER, style="bold"))
         if self._console.is_terminal:
             self._live.start()
