@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -255,8 +256,9 @@ async def test_watched_status_in_a_pipe_prints_tables_and_json_lines(router: Fak
             seen += shown.startswith(line)
             if flags:
                 assert json.loads(shown)["replicas"][0]["replica_id"] == "replica-1"
-        process.terminate()
-        await process.communicate()
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+        assert (process.returncode, err.decode()) == (130, "interrupted\n")
 
 
 async def test_alone_it_prints_the_help_and_with_version_its_version() -> None:
