@@ -12,7 +12,7 @@ import redis.asyncio
 
 from proto import keys
 from router.cli.child import Child
-from router.cli.cluster import serves
+from router.cli.readiness import serves
 from router.cli.redis_server import free_ports, redis_command
 from tests.chaos.forwarder import Forwarder
 from tests.chaos.relay import Relay
