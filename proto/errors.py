@@ -32,6 +32,12 @@ class UnknownModel(LBError):
     code = grpc.StatusCode.NOT_FOUND
 
 
+class UnknownReplica(LBError):
+    """No replica of that name is in the fleet."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
 class Overloaded(LBError):
     """Admission is full; the client may retry after a pause."""
 
@@ -54,6 +60,22 @@ class DeadlineExceeded(LBError):
     """The caller's deadline passed before the answer was complete."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+class NotServed(LBError):
+    """Whoever answers does not know the call: a server of another kind."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
+
+
+def error_from_status(code: grpc.StatusCode, details: str | None) -> LBError:
+    """The error of this hierarchy that a server answered with."""
+    known = (
+        *(InvalidRequest, UnknownModel, Overloaded, NotReady),
+        *(Unavailable, DeadlineExceeded, NotServed),
+    )
+    kinds: dict[grpc.StatusCode, type[LBError]] = {kind.code: kind for kind in known}
+    return kinds.get(code, LBError)(details or code.name)
 
 
 @asynccontextmanager

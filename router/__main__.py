@@ -16,6 +16,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from redis.asyncio import Redis
 
+from proto.listening import listen
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import add_AdminServicer_to_server
 from proto.prefixlb.v1.inference_pb2_grpc import add_InferenceServicer_to_server
@@ -24,6 +25,7 @@ from proto.secret import read_hash_secret
 from radix_rs import Router, derive_hash_key, key_check
 from router.admin import Admin
 from router.admission import Admission
+from router.auditor import Auditor
 from router.discovery import Discovery
 from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
@@ -178,7 +180,13 @@ def _build(
     readiness = Readiness(health, fleet, timeout_s=settings.ready_timeout_s)
     metrics.watch(fleet, subscriber, router, links)
     add_InferenceServicer_to_server(front, server)
-    admin = Admin(router=router, fleet=fleet, prompts=prompts, admission=admission)
+    admin = Admin(
+        router=router,
+        fleet=fleet,
+        prompts=prompts,
+        admission=admission,
+        auditor=Auditor(router, fleet, hash_key=hash_key),
+    )
     add_AdminServicer_to_server(admin, server)
     add_HealthServicer_to_server(health, server)
     reflection.enable_server_reflection(SERVICES, server)
@@ -201,8 +209,8 @@ def _server(max_message_bytes: int, max_calls: int) -> aio.Server:
 def _listen(server: aio.Server, host: str, port: int) -> int:
     """The port that was bound."""
     try:
-        return server.add_insecure_port(f"{host}:{port}")
-    except RuntimeError as error:
+        return listen(server, host, port)
+    except OSError as error:
         raise CannotListen(f"cannot listen on {host}:{port}: {error}") from error
 
 

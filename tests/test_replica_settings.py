@@ -47,7 +47,10 @@ def test_flags_go_before_the_environment_and_both_before_defaults(
             ["--eviction-options: --threshold: Input should be a valid number"],
         ),
         (["--model", "x", "--schedule-policy", "sjf"], ["--schedule-policy: Input should be 'sho"]),
-        (["--model", "x", "--redis-url", "localhost"], ["--redis-url: String should match"]),
+        (
+            ["--model", "x", "--redis-url", "localhost"],
+            ["--redis-url: expected redis:"],
+        ),
         (
             ["--model", "x", "--redis-url", "redis://r", "--host", "0.0.0.0"],
             ["set advertise_address"],
