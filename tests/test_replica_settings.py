@@ -44,7 +44,7 @@ def test_flags_go_before_the_environment_and_both_before_defaults(
         ),
         (
             ["--model", "x", "--eviction-policy", "slru", "--eviction-options", "threshold=x"],
-            ["--eviction-options: --threshold: Input should be a valid number"],
+            ["--eviction-options: Input should be a valid number"],
         ),
         (["--model", "x", "--schedule-policy", "sjf"], ["--schedule-policy: Input should be 'sho"]),
         (

@@ -61,7 +61,10 @@ impl Tree {
             node = self.nodes[node].parent;
         }
         let within = since.length - self.nodes[node].start();
-        let common = common_prefix(&self.nodes[node].tokens()[within..], &tokens[since.length..]);
+        let common = common_prefix(
+            &self.nodes[node].tokens()[within..],
+            &tokens[since.length..],
+        );
         let more = common - common % self.page_size;
         Some(Place {
             node,
@@ -69,5 +72,55 @@ impl Tree {
             matched: since.length + more,
             depth: 0,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::HashKey;
+    use crate::tree::Claim;
+
+    const PLAIN: Namespace<'_> = Namespace {
+        extra_key: "",
+        cache_salt: "",
+    };
+    const NOWHERE: Match = Match { length: 0, node: 0 };
+
+    fn holding(tokens: &[u32]) -> (Tree, u64) {
+        let mut tree = Tree::new(1, 4, HashKey::new([0; 16]), "m").unwrap();
+        let slots: Vec<i32> = (0..).take(tokens.len()).collect();
+        let stored = tree.insert(tokens, &slots, Claim::default(), PLAIN);
+        (tree, stored.unwrap().node)
+    }
+
+    #[test]
+    fn a_split_in_between_moves_the_place_to_the_upper_part() {
+        let (mut tree, whole) = holding(&[1, 2, 3, 4]);
+        let key = [1, 2, 9];
+        let found = tree.find(&key, NOWHERE, PLAIN).unwrap();
+        assert_eq!((found.length, found.node), (2, whole));
+        let upper = tree.match_prefix(&key, PLAIN).unwrap().node;
+        let again = tree.find(&key, found, PLAIN).unwrap();
+        assert_eq!((again.length, again.node), (2, upper));
+        assert_eq!(tree.parent(whole), Ok(Some(upper)));
+    }
+
+    #[test]
+    fn a_place_that_is_gone_or_cannot_have_been_is_looked_for_anew() {
+        let (mut tree, whole) = holding(&[1, 2, 3, 4]);
+        for length in [0, 5, usize::MAX] {
+            let since = Match {
+                length,
+                node: whole,
+            };
+            assert_eq!(tree.find(&[1, 2, 9], since, PLAIN).unwrap().length, 2);
+        }
+        let found = tree.find(&[1, 2, 9], NOWHERE, PLAIN).unwrap();
+        tree.evict(4);
+        let root = tree.find(&[1, 2, 9], found, PLAIN).unwrap();
+        assert_eq!(root.length, 0);
+        assert_eq!(tree.parent(root.node), Ok(None));
+        assert_eq!(tree.parent(whole), Err(TreeError::UnknownNode(whole)));
     }
 }
