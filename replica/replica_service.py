@@ -79,6 +79,7 @@ class ReplicaService(ReplicaServicer):
             is_last = number == len(chunks)
             if is_last:
                 batch.count, batch.digest = position.count, position.digest
+                batch.load.CopyFrom(position.load)
             yield replica_pb2.SnapshotResponse(batch=batch, last=is_last)
 
     async def Flush(

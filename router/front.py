@@ -110,8 +110,6 @@ class Front(InferenceServicer):
         prompt = await self._prompts.read(request)
         course.model = request.model = prompt.model
         request.request_id = request.request_id[:MAX_REQUEST_ID] or uuid.uuid4().hex
-        if prompt.tokens and not request.HasField("tokens"):
-            request.tokens.ids.extend(prompt.tokens)
         failed: list[str] = []
         failure: ReplicaFailed | None = None
         while len(failed) <= self._retries:
@@ -169,7 +167,7 @@ class Front(InferenceServicer):
         """Pass the replica's answer on. Raises ReplicaFailed only while there is none."""
         state = self._fleet.replica(pick.replica)
         call = state.generate(
-            request,
+            _as_taken(request, prompt, state),
             timeout_s=context.time_remaining(),
             metadata=aio.Metadata(*passed(context.invocation_metadata())),
         )
@@ -227,6 +225,16 @@ class Front(InferenceServicer):
                 now - course.last_message_s
             )
         course.last_message_s = now
+
+
+def _as_taken(request: GenerateRequest, prompt: Prompt, state: ReplicaState) -> GenerateRequest:
+    """The request with the prompt's tokens, where they mean the same; elsewhere as it came."""
+    if prompt.tokenizer_digest != state.lease.tokenizer_digest:
+        return request
+    tokenised = GenerateRequest()
+    tokenised.CopyFrom(request)
+    tokenised.tokens.ids.extend(prompt.tokens)
+    return tokenised
 
 
 def _decision(state: ReplicaState, pick: Pick, prompt: Prompt) -> tuple[tuple[str, str], ...]:

@@ -20,6 +20,8 @@ class Prompt:
     model: str
     tokens: "array[int]"
     """u32; none while only the replica can tokenise the text: then nothing matches."""
+    tokenizer_digest: bytes | None = None
+    """Of the tokenizer that made them here of text; a replica with another one takes the text."""
 
 
 class PromptReader:
@@ -38,18 +40,20 @@ class PromptReader:
         kind = request.WhichOneof("prompt")
         if kind is None:
             raise InvalidRequest("the request has no prompt: set text, chat or tokens")
+        digest: bytes | None = None
         if kind == "tokens":
             tokens = array("I", request.tokens.ids)
         else:
-            codec = self._fleet.codec(model)
-            self._note(model, tokenised=codec is not None)
-            if codec is None:
+            tokenizer = self._fleet.tokenizer(model)
+            self._note(model, tokenised=tokenizer is not None)
+            if tokenizer is None:
                 return Prompt(model, array("I"))
+            digest, codec = tokenizer
             # A long text takes milliseconds, which running streams shall not wait for.
             tokens = array("I", await asyncio.to_thread(_encode, codec, request))
         if not tokens:
             raise InvalidRequest("the prompt has 0 tokens, at least 1 is needed")
-        return Prompt(model, tokens)
+        return Prompt(model, tokens, digest)
 
     def _note(self, model: str, *, tokenised: bool) -> None:
         if not tokenised:
@@ -62,8 +66,8 @@ class PromptReader:
         else:
             self._untokenised.add(model)
             log.warning(
-                "text goes untokenised, so that its prefixes are not seen: its replicas' tokenizers"
-                " are missing or differ model=%s",
+                "text goes untokenised, so that its prefixes are not seen: no tokenizer is here"
+                " model=%s",
                 model,
             )
 

@@ -60,8 +60,10 @@ class ReplicaState:
     def __init__(self, lease: Lease, *, max_message_bytes: int) -> None:
         self.lease = lease
         self.liveness = Liveness.LIVE
-        self.suspected = asyncio.Event()
-        """Set while SUSPECT."""
+        self.doubted = asyncio.Event()
+        """Set while SUSPECT, and when another replica claims its id: its next check is due soon."""
+        self.other_tokenizer = False
+        """Not the one its model's text is tokenised with: text reaches it as it is."""
         self.heard_s = float("-inf")
         """When the last message of any answer came."""
         self.ended_because = ""

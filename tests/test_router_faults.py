@@ -279,7 +279,7 @@ async def test_a_replica_that_leaves_takes_its_running_answers_with_it(redis_url
         task = asyncio.create_task(router.generate([1, 2, 3]))
         await until(lambda: bool(router.member(r0).state.calls))
         await until(lambda: not router.member(r0).state.unanswered)
-        router.parts.fleet.update({})
+        router.parts.fleet.update([])
         answer = await task
         assert answer.code is grpc.StatusCode.UNAVAILABLE
         assert answer.details == "replica r0 failed during its answer: it left the fleet"

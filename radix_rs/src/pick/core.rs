@@ -8,7 +8,7 @@ use super::policy::Policy;
 use super::random::Random;
 use crate::delta::Load;
 use crate::error::RouterError;
-use crate::index::{Index, Matches, ReplicaId};
+use crate::index::{Index, Matches, Position, ReplicaId};
 
 /// Why a replica was picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +61,9 @@ pub struct Explained {
     pub candidate: Candidate,
 }
 
-/// What the router knows of one replica.
+/// The figures of one replica's mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mirror {
+pub struct MirrorStats {
     /// 0: nothing is known.
     pub epoch: u64,
     /// The last batch it holds.
@@ -145,17 +145,17 @@ impl Core {
 
     pub fn clear(&mut self, name: &str) -> Result<(), RouterError> {
         let (id, replica) = self.fleet.find_mut(name)?;
-        replica.mirror = crate::index::MirrorState::default();
+        replica.position = Position::default();
         self.index.clear(id);
         Ok(())
     }
 
-    pub fn mirror(&self, name: &str) -> Result<Mirror, RouterError> {
+    pub fn mirror(&self, name: &str) -> Result<MirrorStats, RouterError> {
         let (id, replica) = self.find(name)?;
         let tally = self.index.tally(id);
-        Ok(Mirror {
-            epoch: replica.mirror.epoch,
-            seq: replica.mirror.seq,
+        Ok(MirrorStats {
+            epoch: replica.position.epoch,
+            seq: replica.position.seq,
             count: tally.count,
             digest: tally.digest,
             size_bytes: self.index.mirror_size_bytes(id),

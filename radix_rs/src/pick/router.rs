@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::batch::{Applied, decode};
-use super::core::{Core, Explained, Hashed, Mirror, Pick};
+use super::core::{Core, Explained, Hashed, MirrorStats, Pick};
 use super::cost::Weights;
 use super::policy::{Policy, PolicyKind};
 use crate::chain::{HashKey, extend_chain, namespace_seed};
@@ -120,7 +120,7 @@ impl Router {
     ///
     /// # Errors
     /// Unknown replica.
-    pub fn mirror(&self, name: &str) -> Result<Mirror, RouterError> {
+    pub fn mirror(&self, name: &str) -> Result<MirrorStats, RouterError> {
         self.core().mirror(name)
     }
 

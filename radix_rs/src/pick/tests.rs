@@ -124,6 +124,49 @@ fn pick(router: &Router, tokens: &[u32], now_s: f64) -> Pick {
     router.pick(prompt(tokens), &[], now_s, false).unwrap()
 }
 
+/// r0's last load, in one number.
+fn waits(router: &Router) -> u32 {
+    router.load("r0").unwrap().waiting
+}
+
+#[test]
+fn the_load_of_a_batch_from_far_ahead_goes_with_the_next_one() {
+    let router = fleet(PolicyKind::Cost, 1);
+    let draining = Load {
+        draining: true,
+        ..idle()
+    };
+    let forged = batch(u64::MAX, vec![], &[], draining);
+    assert_eq!(apply(&router, "r0", &forged), Outcome::Gap);
+    assert_eq!(
+        apply(&router, "r0", &batch(1, vec![], &[], waiting(&[9]))),
+        Outcome::Applied
+    );
+    assert_eq!(waits(&router), 1);
+    assert!(!router.load("r0").unwrap().draining);
+
+    assert_eq!(apply(&router, "r0", &forged), Outcome::Gap);
+    router.clear("r0").unwrap();
+    let snapshot = batch(1, vec![], &[], waiting(&[9, 9]));
+    router
+        .apply_snapshot("r0", &snapshot.encode_to_vec(), true)
+        .unwrap();
+    assert_eq!(waits(&router), 2);
+    assert!(!router.load("r0").unwrap().draining);
+}
+
+#[test]
+fn another_lifes_load_counts_only_while_nothing_better_is_known() {
+    let router = fleet(PolicyKind::Cost, 1);
+    let mut other = batch(1, vec![], &[], waiting(&[9]));
+    other.epoch = 2;
+    assert_eq!(apply(&router, "r0", &other), Outcome::Epoch);
+    assert_eq!(waits(&router), 0);
+    router.clear("r0").unwrap();
+    assert_eq!(apply(&router, "r0", &other), Outcome::Epoch);
+    assert_eq!(waits(&router), 1);
+}
+
 #[test]
 fn a_prompt_goes_where_its_prefix_is() {
     let router = fleet(PolicyKind::Cost, 4);

@@ -90,7 +90,7 @@ struct Pick {
 }
 
 #[pyclass(frozen, get_all, module = "radix_rs")]
-struct Mirror {
+struct MirrorStats {
     epoch: u64,
     seq: u64,
     count: u64,
@@ -163,9 +163,9 @@ impl Router {
         Ok(sized(py, batch, apply)?.into())
     }
 
-    fn mirror(&self, replica: &str) -> PyResult<Mirror> {
+    fn mirror(&self, replica: &str) -> PyResult<MirrorStats> {
         let mirror = self.0.mirror(replica)?;
-        Ok(Mirror {
+        Ok(MirrorStats {
             epoch: mirror.epoch,
             seq: mirror.seq,
             count: mirror.count,
@@ -294,5 +294,5 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Load>()?;
     module.add_class::<Candidate>()?;
     module.add_class::<Pick>()?;
-    module.add_class::<Mirror>()
+    module.add_class::<MirrorStats>()
 }
