@@ -83,7 +83,7 @@ class LeaseDiscovery:
         # Those renewed last come first, and one more than is looked at.
         found = cast(list[bytes], await self._redis.zrevrange(members, 0, MOST_REPLICAS))
         names = [*self._view, *(name for name in _names(found, bad) if name not in self._view)]
-        if len(names) > MOST_REPLICAS:
+        if max(len(found), len(names)) > MOST_REPLICAS:
             bad[members] = f"more than {MOST_REPLICAS} members, the others are not looked at"
         asked = names[:MOST_REPLICAS]
         lease_keys = [keys.lease(self._cluster, name) for name in asked]
