@@ -5,7 +5,8 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -107,6 +108,7 @@ class Mirror:
         self._wanted = asyncio.Event()
         self._held: deque[Held] = deque()
         self._held_bytes = 0
+        self._followers: list[Callable[[bytes], None]] = []
         self._seen: deque[int] = deque(maxlen=8)
         """Epochs heard of."""
         self._ended: deque[int] = deque(maxlen=16)
@@ -120,6 +122,20 @@ class Mirror:
     def batch(self, data: bytes) -> None:
         """The stream's next batch, serialised."""
         self.totals.batches += 1
+        self._take(data)
+        for follower in self._followers:
+            follower(data)
+
+    @contextmanager
+    def followed(self, follower: Callable[[bytes], None]) -> Iterator[None]:
+        """Within the block `follower` gets each batch that comes, after the mirror has it."""
+        self._followers.append(follower)
+        try:
+            yield
+        finally:
+            self._followers.remove(follower)
+
+    def _take(self, data: bytes) -> None:
         applied = self._apply(data)
         if applied is None:
             return
