@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 
 from grpc import aio
 
@@ -74,8 +75,9 @@ class Auditor:
         tree.add_replica(name, model=lease.model, block_size=lease.block_size)
         batches: asyncio.Queue[bytes] = asyncio.Queue()
         with member.mirror.followed(batches.put_nowait):
-            async for chunk in member.state.snapshot():
-                tree.apply_snapshot(name, chunk.batch.SerializeToString(), chunk.last)
+            async with aclosing(member.state.snapshot()) as chunks:
+                async for chunk in chunks:
+                    tree.apply_snapshot(name, chunk.batch.SerializeToString(), chunk.last)
             while not self._level(tree, member):
                 applied = tree.apply(name, await batches.get())
                 if applied.outcome in ("gap", "epoch"):

@@ -5,8 +5,8 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -92,7 +92,7 @@ class Mirror:
         replica: str,
         *,
         router: Router,
-        snapshot: Callable[[], AsyncIterator[SnapshotResponse]],
+        snapshot: Callable[[], AsyncGenerator[SnapshotResponse, None]],
         rng: random.Random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -190,23 +190,27 @@ class Mirror:
     async def _take_snapshot(self) -> None:
         self.totals.snapshots += 1
         before = set(self._seen)
+        applied = await self._apply_snapshot()
+        if applied.outcome != "applied":
+            self.totals.mismatches += 1
+            raise SnapshotFailed(f"its digest does not prove it: {applied.outcome}")
+        self._see(applied.epoch)
+        # Epochs heard of before the snapshot was asked for, and not its own, are over.
+        self._ended.extend(before - {applied.epoch} - set(self._ended))
+
+    async def _apply_snapshot(self) -> Applied:
+        """What its last chunk led to."""
         cleared = False
-        async for chunk in self._snapshot():
-            if not cleared:
-                self._router.clear(self._replica)
-                cleared = True
-            applied = self._router.apply_snapshot(
-                self._replica, chunk.batch.SerializeToString(), chunk.last
-            )
-            if not chunk.last:
-                continue
-            if applied.outcome != "applied":
-                self.totals.mismatches += 1
-                raise SnapshotFailed(f"its digest does not prove it: {applied.outcome}")
-            self._see(applied.epoch)
-            # Epochs heard of before the snapshot was asked for, and not its own, are over.
-            self._ended.extend(before - {applied.epoch} - set(self._ended))
-            return
+        async with aclosing(self._snapshot()) as chunks:
+            async for chunk in chunks:
+                if not cleared:
+                    self._router.clear(self._replica)
+                    cleared = True
+                applied = self._router.apply_snapshot(
+                    self._replica, chunk.batch.SerializeToString(), chunk.last
+                )
+                if chunk.last:
+                    return applied
         raise SnapshotFailed("it ended before its last chunk")
 
     def _catch_up(self) -> None:

@@ -1,10 +1,10 @@
 """What the router keeps of one replica: lease, connection, whether it answers, totals."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -26,6 +26,8 @@ from radix_rs import Pick
 PROBE_TIMEOUT_S = 1.0
 SNAPSHOT_TIMEOUT_S = 60.0
 TOKENIZER_TIMEOUT_S = 60.0
+
+Message = TypeVar("Message")
 
 GenerateCall = aio.UnaryStreamCall[GenerateRequest, GenerateResponse]
 
@@ -117,11 +119,13 @@ class ReplicaState:
         self.tokens.captured += self.reusable(pick.matched, usage.prompt_tokens)
         self.tokens.delivered += usage.cached_tokens
 
-    def snapshot(self) -> AsyncIterator[SnapshotResponse]:
-        return aiter(self._replica.Snapshot(SnapshotRequest(), timeout=SNAPSHOT_TIMEOUT_S))
+    def snapshot(self) -> AsyncGenerator[SnapshotResponse, None]:
+        """To be closed: a reader that gives up ends the call."""
+        return _read(self._replica.Snapshot(SnapshotRequest(), timeout=SNAPSHOT_TIMEOUT_S))
 
-    def tokenizer(self) -> AsyncIterator[TokenizerResponse]:
-        return aiter(self._replica.Tokenizer(TokenizerRequest(), timeout=TOKENIZER_TIMEOUT_S))
+    def tokenizer(self) -> AsyncGenerator[TokenizerResponse, None]:
+        """To be closed, as `snapshot`."""
+        return _read(self._replica.Tokenizer(TokenizerRequest(), timeout=TOKENIZER_TIMEOUT_S))
 
     async def epoch(self) -> int:
         """The epoch of its tree now. Raises AioRpcError."""
@@ -170,6 +174,14 @@ def open_channel(address: str, max_message_bytes: int) -> aio.Channel:
             ("grpc.max_send_message_length", max_message_bytes),
         ],
     )
+
+
+async def _read(call: aio.UnaryStreamCall[Any, Message]) -> AsyncGenerator[Message, None]:
+    try:
+        async for message in call:
+            yield message
+    finally:
+        call.cancel()
 
 
 def failure(error: Exception) -> str:

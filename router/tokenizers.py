@@ -5,6 +5,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -86,18 +87,20 @@ class Tokenizers:
 async def _fetch(state: ReplicaState) -> TextCodec:
     """Raises AioRpcError, or InvalidModel if what came is no tokenizer or not the announced one."""
     pieces: list[bytes] = []
-    async for part in state.tokenizer():
-        if part.HasField("rules"):
-            codec = await asyncio.to_thread(TextCodec, b"".join(pieces), part.rules)
-            if (digest := codec.digest()) != state.lease.tokenizer_digest:
-                raise InvalidModel(
-                    f"tokenizer digest {digest.hex()}, "
-                    f"announced {state.lease.tokenizer_digest.hex()}"
-                )
-            log.info("tokenizer fetched replica=%s digest=%s", state.id, _short(digest))
-            return codec
-        pieces.append(part.tokenizer_json)
-    raise InvalidModel("tokenizer stream ended before its rules")
+    async with aclosing(state.tokenizer()) as parts:
+        async for part in parts:
+            if part.HasField("rules"):
+                break
+            pieces.append(part.tokenizer_json)
+        else:
+            raise InvalidModel("tokenizer stream ended before its rules")
+    codec = await asyncio.to_thread(TextCodec, b"".join(pieces), part.rules)
+    if (digest := codec.digest()) != state.lease.tokenizer_digest:
+        raise InvalidModel(
+            f"tokenizer digest {digest.hex()}, announced {state.lease.tokenizer_digest.hex()}"
+        )
+    log.info("tokenizer fetched replica=%s digest=%s", state.id, _short(digest))
+    return codec
 
 
 def _short(digest: bytes) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import pytest
 from hypothesis import given, settings
@@ -75,7 +75,7 @@ class Story:
             digest=self.blocks.digest,
         )
 
-    async def snapshot(self) -> AsyncIterator[SnapshotResponse]:
+    async def snapshot(self) -> AsyncGenerator[SnapshotResponse, None]:
         chunks = [
             SnapshotResponse(batch=self._message([event])) for event in self.blocks.snapshot()
         ]

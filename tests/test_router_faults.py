@@ -14,7 +14,7 @@ from grpc import aio
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from radix_rs import RouterError
 from router.cli.redis_server import free_port
-from router.fleet import VANISHED_S
+from router.health_checks import VANISHED_S
 from router.keepalive import CLIENT_KEEPALIVE_S
 from tests.fake_replica import NOT_SERVING, SERVING, FakeReplica, Script, replicas
 from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
