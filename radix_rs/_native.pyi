@@ -366,16 +366,17 @@ class Router:
 
         Anything else leaves the mirror as it is, except "mismatch", whose events are applied. The
         load is taken from every batch but a "stale" one and, at an epoch other than 0, one of
-        another "epoch". Prompts in flight end where their blocks are stored. RouterError, and nothing changed, if the bytes are no batch or
-        their hash_version or block_size are not the mirror's.
+        another "epoch". Prompts in flight end where their blocks are stored. RouterError, and
+        nothing changed, if the bytes are no batch or their hash_version or block_size are not the
+        mirror's.
         """
     def clear(self, replica: str) -> None:
         """Forget the mirror's blocks; epoch 0, seq 0. Prompts in flight stay."""
     def apply_snapshot(self, replica: str, batch: bytes, last: bool) -> Applied:
         """Add one chunk of a snapshot to a cleared mirror; the last one sets epoch, seq and
-        proves count, digest: "applied" or "mismatch"; its load, or none, is the load. Until then every batch of
-        the stream is "epoch". RouterError if the mirror is not cleared, or the chunk is of another epoch or
-        seq than those before it; also as for `apply`.
+        proves count, digest: "applied" or "mismatch"; its load, or none, is the load. Until then
+        every batch of the stream is "epoch". RouterError if the mirror is not cleared, or the chunk
+        is of another epoch or seq than those before it; also as for `apply`.
         """
     def mirror(self, replica: str) -> MirrorStats: ...
     def load(self, replica: str) -> Load: ...

@@ -16,6 +16,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from redis.asyncio import Redis
 
+from proto.listening import listen
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import add_AdminServicer_to_server
 from proto.prefixlb.v1.inference_pb2_grpc import add_InferenceServicer_to_server
@@ -208,8 +209,8 @@ def _server(max_message_bytes: int, max_calls: int) -> aio.Server:
 def _listen(server: aio.Server, host: str, port: int) -> int:
     """The port that was bound."""
     try:
-        return server.add_insecure_port(f"{host}:{port}")
-    except RuntimeError as error:
+        return listen(server, host, port)
+    except OSError as error:
         raise CannotListen(f"cannot listen on {host}:{port}: {error}") from error
 
 
