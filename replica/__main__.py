@@ -6,7 +6,7 @@ import sys
 from prometheus_client import disable_created_metrics
 
 from proto.secret import read_hash_secret
-from radix_rs import derive_hash_key
+from replica.py_tree.chain import derive_hash_key
 from replica.settings import read_settings
 
 

@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from proto.errors import Unavailable
 from proto.prefixlb.v1.delta_pb2 import Lease
-from radix_rs import HASH_VERSION, key_check
 from replica.announcement import announced, unannounced
 from replica.cache import Cache
 from replica.delta_log import DeltaLog
@@ -20,6 +19,7 @@ from replica.inference_service import InferenceService
 from replica.metrics import Metrics
 from replica.models.load import LoadedModel
 from replica.pool import Pool
+from replica.py_tree.chain import HASH_VERSION, key_check
 from replica.replica_service import ReplicaService
 from replica.request_reader import RequestReader
 from replica.scheduler import Scheduler
