@@ -1,8 +1,9 @@
-"""How router and replica reach Redis from an event loop."""
+"""How router and replica reach Redis, and what they say of its errors."""
 
 import asyncio
 
 from redis.asyncio import Redis
+from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -10,6 +11,21 @@ CONNECT_TIMEOUT_S = 2.0
 
 REPLY_TIMEOUT_S = 5.0
 """A Redis that takes longer is away."""
+
+
+def check_redis_url(url: str) -> str:
+    """The URL as it is. Raises ValueError, which does not quote it: it may hold a password."""
+    try:
+        parse_url(url)
+    except ValueError:
+        raise ValueError("expected redis://[user:password@]host[:port][/database]") from None
+    return url
+
+
+def failure_reason(error: Exception) -> str:
+    """Why a command failed, without its arguments, which both redis-py and Redis like to quote."""
+    text = str(error).rpartition(" of pipeline caused error: ")[2]
+    return text.partition(", with args beginning with")[0].strip("(\"',)") or type(error).__name__
 
 
 def open_redis(url: str) -> Redis:

@@ -44,7 +44,7 @@ async def serve(settings: ReplicaSettings, loaded: LoadedModel, hash_key: bytes)
     stop, end = asyncio.Event(), asyncio.Event()
 
     def on_signal(name: str) -> None:
-        log.info("signal: name=%s", name)
+        log.info("signal signal=%s", name)
         (end if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
@@ -59,7 +59,7 @@ async def serve(settings: ReplicaSettings, loaded: LoadedModel, hash_key: bytes)
             timeout=settings.drain_timeout_s,
             return_when=asyncio.FIRST_COMPLETED,
         )
-        log.info("replica ends: drained=%s", drained.done())
+        log.info("replica ends drained=%s", drained.done())
         for task in (engine, drained, ended):
             task.cancel()
 

@@ -111,7 +111,7 @@ async def running(
         try:
             await server.start()
             log.info(
-                "replica listens: id=%s address=%s metrics=%s:%d model=%s device=%s slots=%d",
+                "replica listens replica=%s address=%s metrics=%s:%d model=%s device=%s slots=%d",
                 *(lease.replica_id, lease.address, settings.metrics_host, metrics_port),
                 *(model_id, model.device, settings.slots),
             )

@@ -2,12 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
 
+from proto.redis_client import check_redis_url
 from replica.tree_core import CoreName, PolicyName
 
 
@@ -41,10 +42,9 @@ class ReplicaSettings(BaseSettings):
     metrics_port: int = Field(
         29001, ge=0, le=65535, description="port of the metrics page; 0 takes a free one"
     )
-    redis_url: str | None = Field(
+    redis_url: Annotated[str, AfterValidator(check_redis_url)] | None = Field(
         None,
         repr=False,  # may hold a password
-        pattern=r"^(rediss?|unix)://",
         description="Redis that carries leases and deltas; unset: works alone, publishes nothing",
     )
     cluster: str = Field(
@@ -108,7 +108,8 @@ def read_settings(arguments: list[str]) -> ReplicaSettings:
         for problem in error.errors():
             name = "".join(f" --{part}:" for part in problem["loc"]).replace("_", "-")
             given = f", got {problem['input']!r}" if _may_be_shown(problem) else ""
-            print(f"prefixlb replica:{name} {problem['msg']}{given}", file=sys.stderr)
+            text = problem["msg"].removeprefix("Value error, ")
+            print(f"prefixlb replica:{name} {text}{given}", file=sys.stderr)
     except SettingsError as error:
         print(f"prefixlb replica: {error}", file=sys.stderr)
     sys.exit(2)

@@ -174,7 +174,7 @@ def make_tree(
         raise CoreUnavailable(f"tree core rust: {reason}")
     if core == "python" or reason:
         if reason:
-            log.warning("the Python tree core serves: reason=%s", reason)
+            log.warning("the Python tree core serves why=%r", reason)
         return PyTree(
             page_size=page_size,
             block_size=block_size,

@@ -13,7 +13,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
-from redis.asyncio.connection import parse_url
+
+from proto.redis_client import check_redis_url
 
 
 def _split(value: object) -> object:
@@ -25,16 +26,6 @@ Addresses = Annotated[
 ]
 """host:port, separated by commas."""
 
-
-def _is_redis_url(value: str) -> str:
-    try:
-        parse_url(value)
-    except ValueError:  # which may quote the password
-        raise ValueError("expected redis://[user:password@]host[:port][/database]") from None
-    return value
-
-
-RedisUrl = Annotated[str, AfterValidator(_is_redis_url)]
 
 SECRET = {"redis_url"}
 """Settings whose value may hold a password and is not printed."""
@@ -57,7 +48,7 @@ class RouterSettings(BaseSettings):
     metrics_port: int = Field(
         29000, ge=0, le=65535, description="port of the metrics page; 0 takes a free one"
     )
-    redis_url: RedisUrl = Field(
+    redis_url: Annotated[str, AfterValidator(check_redis_url)] = Field(
         "redis://127.0.0.1:6379/0",
         description="Redis that carries leases and deltas",
     )

@@ -86,7 +86,7 @@ def test_it_serves_with_the_python_core_and_routers_follow_its_tree(
         code = replica.finish()
     assert code == 0
     (said,) = (line for line in replica.lines if "Python tree core" in line)
-    assert "the Python tree core serves: reason=the extension radix_rs does not load: " in said
+    assert "the Python tree core serves why='the extension radix_rs does not load: " in said
 
     key = derive_hash_key(SECRET)
     by_deltas, by_snapshot = Router(hash_key=key), Router(hash_key=key)

@@ -45,8 +45,7 @@ def test_without_the_extension_auto_takes_the_python_core_and_says_so_in_one_lin
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert (
-        "the Python tree core serves: reason=the extension radix_rs does not load: "
-        in record.message
+        "the Python tree core serves why='the extension radix_rs does not load: " in record.message
     )
 
 
