@@ -1,6 +1,7 @@
 """A replica as its operator meets it: a process with flags, signals, logs and a metrics page."""
 
 import re
+import shutil
 import signal
 import time
 import urllib.request
@@ -105,10 +106,16 @@ def test_it_works_without_redis_and_its_metrics_page_shows_the_work(model_dir: P
     assert float(values['prefixlb_replica_slots{model="tiny",state="evictable"}']) == 6
 
 
-def test_a_bad_setting_and_a_missing_model_stop_the_start(model_dir: Path) -> None:
+def test_a_bad_setting_and_a_missing_or_broken_model_stop_the_start(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(model_dir, broken)
+    (broken / "config.json").write_text('{"architectures": 5}')
     for flags, complaint in (
         (("--model", "x", "--slots", "0"), "--slots: Input should be greater"),
         (("--model", "/nowhere/x.gguf"), "no model at /nowhere/x.gguf"),
+        (("--model", str(broken)), "config.json: architectures is 5, expected a list"),
     ):
         ended = run_replica(*flags)
         assert ended.returncode == 2
