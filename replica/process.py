@@ -101,7 +101,8 @@ async def running(
         host=settings.host,
         port=settings.port,
         max_message_bytes=settings.max_message_bytes,
-        # Answers that are computed and not yet read by slow readers count too.
+        # Those that wait or run, and as many answers that are computed and not yet read: an answer
+        # keeps no slot, and a reader that never reads keeps no more than its call's place.
         max_generate_calls=2 * (settings.max_waiting + settings.max_running),
     )
     lease.address = settings.advertise_address or f"{settings.host}:{server.port}"
