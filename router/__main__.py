@@ -24,6 +24,7 @@ from proto.secret import read_hash_secret
 from radix_rs import Router, derive_hash_key, key_check
 from router.admin import Admin
 from router.admission import Admission
+from router.auditor import Auditor
 from router.discovery import Discovery
 from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
@@ -178,7 +179,13 @@ def _build(
     readiness = Readiness(health, fleet, timeout_s=settings.ready_timeout_s)
     metrics.watch(fleet, subscriber, router, links)
     add_InferenceServicer_to_server(front, server)
-    admin = Admin(router=router, fleet=fleet, prompts=prompts, admission=admission)
+    admin = Admin(
+        router=router,
+        fleet=fleet,
+        prompts=prompts,
+        admission=admission,
+        auditor=Auditor(router, fleet, hash_key=hash_key),
+    )
     add_AdminServicer_to_server(admin, server)
     add_HealthServicer_to_server(health, server)
     reflection.enable_server_reflection(SERVICES, server)

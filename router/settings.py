@@ -14,7 +14,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
-from proto.redis_client import check_redis_url
+from proto.redis_client import checked_redis_url
 
 
 def _split(value: object) -> object:
@@ -26,6 +26,8 @@ Addresses = Annotated[
 ]
 """host:port, separated by commas."""
 
+
+RedisUrl = Annotated[str, AfterValidator(checked_redis_url)]
 
 SECRET = {"redis_url"}
 """Settings whose value may hold a password and is not printed."""
@@ -48,9 +50,10 @@ class RouterSettings(BaseSettings):
     metrics_port: int = Field(
         29000, ge=0, le=65535, description="port of the metrics page; 0 takes a free one"
     )
-    redis_url: Annotated[str, AfterValidator(check_redis_url)] = Field(
+    redis_url: RedisUrl = Field(
         "redis://127.0.0.1:6379/0",
-        description="Redis that carries leases and deltas",
+        description="Redis that carries leases and deltas; rediss:// for TLS, "
+        "redis+sentinel://HOST[,HOST...]/SERVICE by Sentinel",
     )
     cluster: str = Field(
         "default", min_length=1, description="name in the keys, so that clusters can share a Redis"
