@@ -25,17 +25,10 @@ def run(settings: ReplicaSettings, hash_key: bytes) -> int:
         torch.set_num_threads(settings.threads)
     try:
         loaded = load_model(settings.model, choose_device(settings.device))
-    except InvalidModel as error:
-        print(f"prefixlb replica: {error}", file=sys.stderr)
-        return 2
-    try:
         asyncio.run(serve(settings, loaded, hash_key))
-    except CoreUnavailable as error:
+    except (InvalidModel, CoreUnavailable, Unavailable) as error:
         print(f"prefixlb replica: {error}", file=sys.stderr)
-        return 2
-    except Unavailable as error:
-        print(f"prefixlb replica: {error}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, Unavailable) else 2
     return 0
 
 

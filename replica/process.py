@@ -2,13 +2,12 @@
 
 import logging
 import random
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
-from proto.errors import Unavailable
 from proto.prefixlb.v1.delta_pb2 import Lease
 from replica.announcement import announced, unannounced
 from replica.cache import Cache
@@ -17,6 +16,7 @@ from replica.engine import Engine
 from replica.engine_thread import EngineThread
 from replica.inference_service import InferenceService
 from replica.metrics import Metrics
+from replica.metrics_page import metrics_page
 from replica.models.load import LoadedModel
 from replica.pool import Pool
 from replica.py_tree.chain import HASH_VERSION, key_check
@@ -169,18 +169,3 @@ def build_engine(
         delta_log=delta_log,
         metrics=metrics,
     )
-
-
-@contextmanager
-def metrics_page(metrics: Metrics, host: str, port: int) -> Iterator[int]:
-    """The metrics page over HTTP, on a thread of its own; yields its port."""
-    try:
-        page, thread = start_http_server(port, host, metrics.registry)
-    except OSError as error:
-        raise Unavailable(f"cannot serve metrics on {host}:{port}: {error}") from error
-    try:
-        yield page.server_port
-    finally:
-        page.shutdown()
-        page.server_close()
-        thread.join()
