@@ -111,7 +111,7 @@ def test_asked_for_by_name_the_compiled_core_is_an_error_and_the_python_core_is_
     no_extension: Mapping[str, str], model_dir: Path
 ) -> None:
     rust = ReplicaProcess(model_dir, "--tree-core", "rust", environment=no_extension)
-    assert rust.finish() == 2
+    assert rust.finish(timeout_s=60) == 2
     assert len(rust.lines) == 1
     assert rust.lines[0].startswith("prefixlb replica: tree core rust: the extension radix_rs does")
 
