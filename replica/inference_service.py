@@ -99,7 +99,7 @@ class InferenceService(InferenceServicer):
                 )
             )
         log.debug(
-            "answered: request=%r prompt_tokens=%d cached_tokens=%d completion_tokens=%d",
+            "answered request=%r prompt_tokens=%d cached_tokens=%d completion_tokens=%d",
             request.request_id,
             request.sequence.prompt_length,
             request.cached_tokens,

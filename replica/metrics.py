@@ -27,7 +27,9 @@ class Metrics:
 
         self.prompt_tokens = counter("prompt_tokens_total", "Prompt tokens of requests answered.")
         self.cached_tokens = counter(
-            "cached_tokens_total", "Prompt tokens whose keys and values were reused."
+            "cached_tokens_total",
+            "Prompt tokens whose keys and values were reused: what is delivered. The tree counts "
+            "pages, routers whole blocks, so this may be more than what they captured.",
         )
         self.prefilled_tokens = counter(
             "prefilled_tokens_total", "Tokens computed before a first or resumed output token."

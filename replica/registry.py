@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from proto import keys
 from proto.errors import Unavailable
 from proto.prefixlb.v1 import delta_pb2
-from proto.redis_client import reply_timeout
+from proto.redis_client import failure_reason, reply_timeout
 from replica.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -75,11 +75,12 @@ class Registry:
         except (RedisError, OSError) as error:
             self._metrics.lease_failures.inc()
             if self._known is not False:
-                log.warning("cannot renew the lease, will retry: key=%s error=%s", key, error)
+                why = failure_reason(error)
+                log.warning("cannot renew the lease, will retry key=%s why=%r", key, why)
             self._known = False
             return False
         if not self._known:
-            log.info("lease held: key=%s address=%s", key, lease.address)
+            log.info("lease held key=%s address=%s", key, lease.address)
         self._known = True
         return True
 
@@ -89,7 +90,7 @@ class Registry:
         try:
             async with (
                 reply_timeout(REPLY_TIMEOUT_S),
-                self._client.pipeline(transaction=True) as pipe,
+                self._client.pipeline(transaction=False) as pipe,  # a full Redis queues nothing
             ):
                 pipe.delete(keys.lease(self._cluster, replica_id))
                 pipe.delete(keys.deltas(self._cluster, replica_id))
@@ -97,7 +98,7 @@ class Registry:
                 await pipe.execute()
         except (RedisError, OSError) as error:
             self._metrics.lease_failures.inc()
-            log.warning("cannot withdraw the lease, it will run out: error=%s", error)
+            log.warning("cannot withdraw the lease, it will run out why=%r", failure_reason(error))
 
     async def _await_turn(self) -> None:
         """Until the lease of another life at another address has run out, if there is one."""

@@ -20,6 +20,11 @@ SERVICES = (
 LAST_MESSAGES_S = 0.5
 """Calls that watch health never end by themselves; all others are done sooner."""
 
+KEEPALIVE_S = 5.0
+"""A connection that brings nothing for so long is asked for a sign of life."""
+
+KEEPALIVE_TIMEOUT_S = 5.0
+"""Without one after so long its client has vanished: connection and calls end."""
 
 MIN_PING_INTERVAL_MS = 500
 """Clients and routers may ping this often, to find out soon that a replica is cut off."""
@@ -50,6 +55,10 @@ class Server:
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.so_reuseport", 0),  # two on one port would be a mistake
                 ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1000)),
+                ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
+                ("grpc.http2.max_pings_without_data", 0),  # a prefill may take long
+                ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),  # or a minute
                 ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
             ],
             maximum_concurrent_rpcs=max_generate_calls + SPARE_CALLS,
