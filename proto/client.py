@@ -24,6 +24,7 @@ from proto.errors import (
     LBError,
     NotReady,
     Overloaded,
+    StalledReader,
     Unavailable,
     UnknownModel,
 )
@@ -128,7 +129,10 @@ def build_request(prompt: Prompt, options: Options) -> GenerateRequest:
 
 def error_from_status(code: grpc.StatusCode, details: str | None) -> LBError:
     """The error of our hierarchy that a server answered with."""
-    known = (InvalidRequest, UnknownModel, Overloaded, NotReady, Unavailable, DeadlineExceeded)
+    known = (
+        *(InvalidRequest, UnknownModel, Overloaded, NotReady),
+        *(Unavailable, DeadlineExceeded, StalledReader),
+    )
     kinds: dict[grpc.StatusCode, type[LBError]] = {kind.code: kind for kind in known}
     return kinds.get(code, LBError)(details or code.name)
 

@@ -56,6 +56,12 @@ class DeadlineExceeded(LBError):
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
+class StalledReader(LBError):
+    """The caller does not read its answer; the rest is given up."""
+
+    code = grpc.StatusCode.ABORTED
+
+
 @asynccontextmanager
 async def as_status(context: aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
     """At a servicer's edge: an LBError inside becomes its status."""

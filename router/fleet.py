@@ -64,7 +64,6 @@ class Fleet:
         subscriber: Subscriber,
         tokenizers: Tokenizers,
         tasks: asyncio.TaskGroup,
-        max_message_bytes: int,
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -74,7 +73,6 @@ class Fleet:
         self._subscriber = subscriber
         self._tokenizers = tokenizers
         self._tasks = tasks
-        self._max_message_bytes = max_message_bytes
         self._rng = rng
         self._clock = clock
         self.members: dict[str, Member] = {}
@@ -166,7 +164,7 @@ class Fleet:
             return
         self.refusals.pop(name, None)
         self._known_models.add(lease.model)
-        state = ReplicaState(lease, max_message_bytes=self._max_message_bytes)
+        state = ReplicaState(lease)
         mirror = Mirror(name, router=self._router, snapshot=state.snapshot, rng=self._rng)
         tasks = (
             self._tasks.create_task(mirror.run(), name=f"mirror {name}"),

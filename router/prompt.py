@@ -1,6 +1,5 @@
 """What a request asks: of which model, with which tokens."""
 
-import asyncio
 import logging
 from array import array
 from dataclasses import dataclass
@@ -8,7 +7,8 @@ from dataclasses import dataclass
 from proto.errors import InvalidRequest
 from proto.limits import check_sizes
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
-from proto.text import TextCodec
+from proto.token_ids import ids_of, set_ids
+from proto.tokenising import Tokenising
 from router.fleet import Fleet
 from router.metrics import Metrics
 
@@ -28,27 +28,31 @@ class PromptReader:
     def __init__(self, fleet: Fleet, metrics: Metrics) -> None:
         self._fleet = fleet
         self._metrics = metrics
+        self._tokenising = Tokenising()
         self._untokenised: set[str] = set()
         """Models whose last text had to go as it is."""
 
     async def read(self, request: GenerateRequest) -> Prompt:
-        """Raises InvalidRequest, UnknownModel or Unavailable."""
+        """The prompt, by whose tokens a text or chat in `request` is replaced if they can be told.
+
+        Raises InvalidRequest, UnknownModel or Unavailable.
+        """
         check_sizes(request)
         model = self._fleet.model(request.model)
         kind = request.WhichOneof("prompt")
         if kind is None:
             raise InvalidRequest("the request has no prompt: set text, chat or tokens")
         if kind == "tokens":
-            tokens = array("I", request.tokens.ids)
-        else:
-            codec = self._fleet.codec(model)
-            self._note(model, tokenised=codec is not None)
-            if codec is None:
-                return Prompt(model, array("I"))
-            # A long text takes milliseconds, which running streams shall not wait for.
-            tokens = array("I", await asyncio.to_thread(_encode, codec, request))
-        if not tokens:
-            raise InvalidRequest("the prompt has 0 tokens, at least 1 is needed")
+            tokens = ids_of(request.tokens)
+            if not tokens:
+                raise InvalidRequest("the prompt has 0 tokens, at least 1 is needed")
+            return Prompt(model, tokens)
+        codec = self._fleet.codec(model)
+        self._note(model, tokenised=codec is not None)
+        if codec is None:
+            return Prompt(model, array("I"))
+        tokens = await self._tokenising.ids(codec, request)
+        set_ids(request.tokens, tokens)
         return Prompt(model, tokens)
 
     def _note(self, model: str, *, tokenised: bool) -> None:
@@ -66,9 +70,3 @@ class PromptReader:
                 " are missing or differ model=%s",
                 model,
             )
-
-
-def _encode(codec: TextCodec, request: GenerateRequest) -> list[int]:
-    if request.HasField("chat"):
-        return codec.encode_chat(request.chat.messages)
-    return codec.encode(request.text)

@@ -19,6 +19,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from redis.exceptions import RedisError
 
 from proto import keys
+from proto.limits import SERVER_LIMITS
 from proto.prefixlb.v1 import inference_pb2, replica_pb2
 from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent, Lease, Load
 from proto.prefixlb.v1.inference_pb2_grpc import (
@@ -128,7 +129,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
     async def start(self, *, leased: bool = True) -> None:
         """Listen (on the port of the life before, if any), publish and renew the lease."""
         self._redis = open_redis(self._redis_url)
-        self._server = aio.server(options=[("grpc.so_reuseport", 0)])
+        self._server = aio.server(options=[("grpc.so_reuseport", 0), *SERVER_LIMITS])
         self.health = health_aio.HealthServicer()
         add_InferenceServicer_to_server(self, self._server)
         add_ReplicaServicer_to_server(self, self._server)

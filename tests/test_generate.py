@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import threading
+from array import array
 
 import grpc
 import pytest
@@ -232,10 +233,10 @@ async def test_a_request_that_is_being_read_has_a_place_already(
     reading, go_on = threading.Event(), threading.Event()
     real = TextCodec.prompt_ids
 
-    def prompt_ids(self: TextCodec, message: GenerateRequest, vocab_size: int) -> list[int]:
+    def prompt_ids(self: TextCodec, message: GenerateRequest) -> "array[int]":
         reading.set()
         assert go_on.wait(30)
-        return real(self, message, vocab_size)
+        return real(self, message)
 
     async with replica_rig(max_waiting=1) as rig:
         monkeypatch.setattr(TextCodec, "prompt_ids", prompt_ids)

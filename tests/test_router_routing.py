@@ -8,7 +8,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2
 
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
-from router.__main__ import OTHER_CALLS
+from router.server import OTHER_CALLS
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.live_router import live_router, prompt_of, request_of, until
 from tests.tiny_tokenizer import tiny_codec
