@@ -1,8 +1,9 @@
 """One hierarchy of errors, each with the gRPC status a caller sees."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import grpc
 from grpc import aio
@@ -68,4 +69,17 @@ async def as_status(context: aio.ServicerContext[Any, Any]) -> AsyncIterator[Non
     try:
         yield
     except LBError as error:
-        await context.abort(error.code, str(error))
+        await abort(context, error.code, str(error))
+
+
+async def abort(
+    context: aio.ServicerContext[Any, Any],
+    code: grpc.StatusCode,
+    details: str,
+    metadata: tuple[tuple[str, str | bytes], ...] = (),
+) -> NoReturn:
+    """End the call with a status, unless its client goes first: that is no failure of ours."""
+    try:
+        await context.abort(code, details, metadata)
+    except aio.InternalError as error:
+        raise asyncio.CancelledError from error

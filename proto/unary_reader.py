@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from proto.errors import DeadlineExceeded, InvalidRequest, LBError
+from proto.errors import DeadlineExceeded, InvalidRequest, LBError, abort
 
 MESSAGE_TIMEOUT_S = 20.0
 """From the begin of a call to the end of its message; enough for the largest on a slow line."""
@@ -77,10 +77,7 @@ class UnaryReader(aio.ServerInterceptor):
         except LBError as refusal:
             error = refusal
         self._refused(method, error.code)
-        try:
-            await context.abort(error.code, str(error))
-        except aio.InternalError as gone:  # the client, before the answer
-            raise asyncio.CancelledError from gone
+        await abort(context, error.code, str(error))
 
     async def _received(self, context: Context) -> bytes:
         try:

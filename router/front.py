@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import grpc
 from grpc import aio
 
-from proto.errors import LBError, Overloaded, StalledReader, Unavailable
+from proto.errors import LBError, Overloaded, StalledReader, Unavailable, abort
 from proto.limits import check_message, check_metadata
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceServicer
@@ -111,7 +111,7 @@ class Front(InferenceServicer):
             self._metrics.requests.labels(model=course.model, code=code.name).inc()
         if refusal is not None:
             # The last step, as a status waits behind what its client does not read.
-            await context.abort(*refusal)
+            await abort(context, *refusal)
 
     async def _serve(self, request: GenerateRequest, context: Context, course: Course) -> None:
         metadata = passed(context.invocation_metadata())

@@ -125,7 +125,7 @@ async def test_text_and_chat_become_the_tokens_the_replica_would_make(redis_url:
     chat = inference_pb2.ChatPrompt(
         messages=[
             inference_pb2.ChatMessage(role="system", content="Be short. " * 4),
-            inference_pb2.ChatMessage(role="user", content="Grüße, 世界 🙂!"),
+            inference_pb2.ChatMessage(role="user", content="Grüße, 世界 🙂!<|end|>"),
         ]
     )
     async with replicas(r0, r1), live_router(redis_url) as router:
