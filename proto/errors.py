@@ -33,6 +33,12 @@ class UnknownModel(LBError):
     code = grpc.StatusCode.NOT_FOUND
 
 
+class UnknownReplica(LBError):
+    """No replica of that name is in the fleet."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
 class Overloaded(LBError):
     """Admission is full; the client may retry after a pause."""
 

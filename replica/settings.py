@@ -2,12 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
 
+from proto.redis_client import checked_redis_url
 from replica.tree_core import CoreName, PolicyName
 
 
@@ -41,11 +42,12 @@ class ReplicaSettings(BaseSettings):
     metrics_port: int = Field(
         29001, ge=0, le=65535, description="port of the metrics page; 0 takes a free one"
     )
-    redis_url: str | None = Field(
+    redis_url: Annotated[str, AfterValidator(checked_redis_url)] | None = Field(
         None,
         repr=False,  # may hold a password
-        pattern=r"^(rediss?|unix)://",
-        description="Redis that carries leases and deltas; unset: works alone, publishes nothing",
+        description="Redis that carries leases and deltas; rediss:// for TLS, "
+        "redis+sentinel://HOST[,HOST...]/SERVICE by Sentinel; "
+        "unset: works alone, publishes nothing",
     )
     cluster: str = Field(
         "default", min_length=1, description="name in the keys, so that clusters can share a Redis"

@@ -1,7 +1,7 @@
 """What operators and gateways ask: who would be picked, why, and how the fleet looks."""
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from grpc import aio
 
@@ -11,6 +11,7 @@ from proto.prefixlb.v1.admin_pb2_grpc import AdminServicer
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from radix_rs import Router
 from router.admission import Admission
+from router.auditor import Auditor
 from router.fleet import Fleet, Member
 from router.mirror import SyncState
 from router.prompt import Prompt, PromptReader
@@ -33,12 +34,14 @@ class Admin(AdminServicer):
         fleet: Fleet,
         prompts: PromptReader,
         admission: Admission,
+        auditor: Auditor,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._router = router
         self._fleet = fleet
         self._prompts = prompts
         self._admission = admission
+        self._auditor = auditor
         self._clock = clock
 
     async def Pick(
@@ -88,6 +91,15 @@ class Admin(AdminServicer):
         ]
         statuses.sort(key=lambda status: status.lease.replica_id)
         return admin_pb2.ListReplicasResponse(replicas=statuses)
+
+    async def Audit(
+        self,
+        request: admin_pb2.AuditRequest,
+        context: aio.ServicerContext[admin_pb2.AuditRequest, admin_pb2.AuditResponse],
+    ) -> AsyncIterator[admin_pb2.AuditResponse]:
+        async with as_status(context):
+            async for audited in self._auditor.audit(request.replica_ids):
+                yield audited
 
     def _pick(self, request: GenerateRequest, prompt: Prompt) -> admin_pb2.PickResponse | None:
         pick = self._router.pick(

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -75,6 +76,7 @@ class Mirror:
         self._wanted = asyncio.Event()
         self._held: deque[bytes] = deque()
         self._held_bytes = 0
+        self._followers: list[Callable[[bytes], None]] = []
         self._seen: deque[int] = deque(maxlen=8)
         """Epochs heard of."""
         self._ended: deque[int] = deque(maxlen=16)
@@ -89,6 +91,17 @@ class Mirror:
         """The stream's next batch, serialised."""
         self.totals.batches += 1
         self._take(data)
+        for follower in self._followers:
+            follower(data)
+
+    @contextmanager
+    def followed(self, follower: Callable[[bytes], None]) -> Iterator[None]:
+        """Within the block `follower` gets each batch that comes, after the mirror has it."""
+        self._followers.append(follower)
+        try:
+            yield
+        finally:
+            self._followers.remove(follower)
 
     def _take(self, data: bytes) -> None:
         try:

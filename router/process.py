@@ -15,6 +15,7 @@ from proto.redis_client import open_redis
 from radix_rs import Router, key_check
 from router.admin import Admin
 from router.admission import Admission
+from router.auditor import Auditor
 from router.discovery import Discovery
 from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
@@ -144,6 +145,12 @@ def _build(
     health = health_aio.HealthServicer()
     readiness = Readiness(health, fleet, timeout_s=settings.ready_timeout_s)
     metrics.watch(fleet, subscriber, router, links)
-    admin = Admin(router=router, fleet=fleet, prompts=prompts, admission=admission)
+    admin = Admin(
+        router=router,
+        fleet=fleet,
+        prompts=prompts,
+        admission=admission,
+        auditor=Auditor(router, fleet, hash_key=hash_key),
+    )
     server.add(front, admin, health)
     return Parts(router, discovery, subscriber, fleet, admission, readiness)

@@ -29,7 +29,8 @@ class RedisLink:
         self.up = False
         self.errors += 1
         if self._told is not False:
-            log.warning("redis is away link=%s error=%r", self.name, error)
+            name = type(error).__name__
+            log.warning("redis is away link=%s error=%r", self.name, f"{name}: {error}")
             self._told = False
 
     def sets_aside(self, bad: Mapping[str, str]) -> None:

@@ -13,7 +13,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
-from redis.asyncio.connection import parse_url
+
+from proto.redis_client import checked_redis_url
 
 
 def _split(value: object) -> object:
@@ -26,15 +27,7 @@ Addresses = Annotated[
 """host:port, separated by commas."""
 
 
-def _is_redis_url(value: str) -> str:
-    try:
-        parse_url(value)
-    except ValueError:  # which may quote the password
-        raise ValueError("expected redis://[user:password@]host[:port][/database]") from None
-    return value
-
-
-RedisUrl = Annotated[str, AfterValidator(_is_redis_url)]
+RedisUrl = Annotated[str, AfterValidator(checked_redis_url)]
 
 SECRET = {"redis_url"}
 """Settings whose value may hold a password and is not printed."""
@@ -59,7 +52,8 @@ class RouterSettings(BaseSettings):
     )
     redis_url: RedisUrl = Field(
         "redis://127.0.0.1:6379/0",
-        description="Redis that carries leases and deltas",
+        description="Redis that carries leases and deltas; rediss:// for TLS, "
+        "redis+sentinel://HOST[,HOST...]/SERVICE by Sentinel",
     )
     cluster: str = Field(
         "default", min_length=1, description="name in the keys, so that clusters can share a Redis"

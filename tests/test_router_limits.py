@@ -9,6 +9,7 @@ from grpc import aio
 
 from proto.limits import (
     MAX_HEADER_BYTES,
+    MAX_MESSAGE_BYTES,
     MAX_METADATA_BYTES,
     MAX_PROMPT_TOKENS,
     MAX_TEXT_CHARACTERS,
@@ -78,6 +79,13 @@ async def test_a_prompt_of_the_most_token_ids_is_served_and_one_more_is_refused_
         assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
         assert answer.details == "tokens has 1048577 token ids, at most 1048576 are allowed"
         assert len(r0.served) == 1
+
+
+async def test_a_message_beyond_the_limit_is_refused_with_the_limit(redis_url: str) -> None:
+    async with live_router(redis_url) as router:
+        answer = await router.generate(text="x" * MAX_MESSAGE_BYTES)
+        assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert str(MAX_MESSAGE_BYTES) in answer.details
 
 
 async def test_what_cannot_be_sent_on_once_it_is_tokenised_is_refused_at_once(

@@ -300,14 +300,6 @@ async def test_a_request_id_is_cut_and_cannot_write_lines_of_its_own_into_the_lo
         assert "\n" not in line and "request='evil\\nline'" in line
 
 
-async def test_a_message_above_the_limit_is_refused(redis_url: str) -> None:
-    r0 = FakeReplica("r0", redis_url)
-    async with replicas(r0), live_router(redis_url, max_message_bytes=4096) as router:
-        await router.synced(r0)
-        assert (await router.generate(prompt_of(1000))).code is grpc.StatusCode.OK
-        assert (await router.generate(prompt_of(2000))).code is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
 async def test_pick_and_explain_say_what_generate_would_do_and_send_nothing(
     redis_url: str,
 ) -> None:

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 
 from proto.errors import LBError, Unavailable
-from router.cli import chat, console, demo, generate, launch, model, status, up
+from router.cli import audit, chat, console, demo, explain, generate, launch, model, status, up
 from router.cli.request_flags import listens, nobody_listens
 
-COMMANDS = (up, demo, generate, chat, status, launch, model)
+COMMANDS = (up, demo, generate, chat, status, explain, audit, launch, model)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
