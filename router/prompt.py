@@ -45,7 +45,7 @@ class PromptReader:
         if kind == "tokens":
             tokens = ids_of(request.tokens)
             if not tokens:
-                raise InvalidRequest("the prompt has 0 tokens, at least 1 is needed")
+                raise InvalidRequest("the prompt is empty, expected at least 1 token")
             return Prompt(model, tokens)
         codec = self._fleet.codec(model)
         self._note(model, tokenised=codec is not None)

@@ -194,8 +194,8 @@ async def test_a_tokenizer_that_is_not_the_announced_one_is_not_used(redis_url: 
     ("fields", "code", "details"),
     [
         ({}, "INVALID_ARGUMENT", "the request has no prompt: set text, chat or tokens"),
-        ({"tokens": []}, "INVALID_ARGUMENT", "the prompt has 0 tokens, at least 1 is needed"),
-        ({"text": ""}, "INVALID_ARGUMENT", "the prompt has 0 tokens, at least 1 is needed"),
+        ({"tokens": []}, "INVALID_ARGUMENT", "the prompt is empty, expected at least 1 token"),
+        ({"text": ""}, "INVALID_ARGUMENT", "the prompt is empty, expected at least 1 token"),
         (
             {"chat": inference_pb2.ChatPrompt()},
             "INVALID_ARGUMENT",
