@@ -121,7 +121,7 @@ fn tokens(start: u32, len: u32) -> Vec<u32> {
 }
 
 fn pick(router: &Router, tokens: &[u32], now_s: f64) -> Pick {
-    router.pick(prompt(tokens), &[], now_s, false).unwrap()
+    router.pick(prompt(tokens), &[], now_s).unwrap()
 }
 
 #[test]
@@ -503,7 +503,7 @@ fn a_model_has_one_block_size() {
 }
 
 #[test]
-fn a_dry_pick_changes_nothing_and_says_what_the_next_one_will() {
+fn a_peek_changes_nothing_and_says_what_the_next_pick_will() {
     for policy in [
         PolicyKind::Cost,
         PolicyKind::RoundRobin,
@@ -513,9 +513,9 @@ fn a_dry_pick_changes_nothing_and_says_what_the_next_one_will() {
         let router = fleet(policy, 5);
         for i in 0..20 {
             let text = tokens(i * 100, 30);
-            let dry = router.pick(prompt(&text), &[], 0.0, true).unwrap();
-            assert_eq!(dry.ticket, 0);
-            assert_eq!(pick(&router, &text, 0.0).replica, dry.replica);
+            let peek = router.peek(prompt(&text), 0.0).unwrap();
+            assert_eq!(peek.ticket, 0);
+            assert_eq!(pick(&router, &text, 0.0).replica, peek.replica);
         }
     }
 }
