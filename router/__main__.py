@@ -19,7 +19,7 @@ async def serve(settings: RouterSettings, hash_key: bytes) -> None:
     stop, end = asyncio.Event(), asyncio.Event()
 
     def on_signal(name: str) -> None:
-        log.info("signal signal=%s", name)
+        log.info("signal name=%s", name)
         (end if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
