@@ -354,7 +354,7 @@ fn a_removed_replica_leaves_nothing_behind() {
         (0, 0, 0, 0)
     );
     assert_eq!(router.in_flight("r0").unwrap(), 0);
-    assert!(router.pick(prompt(&text), &[], 0.0, false).is_none());
+    assert!(router.pick(prompt(&text), &[], 0.0).is_none());
     assert_eq!(router.explain(prompt(&text), 0.0)[0].candidate.expected, 0);
 }
 
@@ -582,7 +582,7 @@ proptest! {
                     let may: Vec<_> = (0..4)
                         .filter(|&i| eligible[i] && !draining[i] && names[i] != exclude[0])
                         .collect();
-                    let picked = router.pick(prompt(&text), &exclude, 0.0, false);
+                    let picked = router.pick(prompt(&text), &exclude, 0.0);
                     match picked {
                         None => prop_assert!(may.is_empty()),
                         Some(picked) => {
