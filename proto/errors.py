@@ -69,6 +69,22 @@ class StalledReader(LBError):
     code = grpc.StatusCode.ABORTED
 
 
+class NotServed(LBError):
+    """Whoever answers does not know the call: a server of another kind."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
+
+
+def error_from_status(code: grpc.StatusCode, details: str | None) -> LBError:
+    """The error of this hierarchy that a server answered with."""
+    known = (
+        *(InvalidRequest, UnknownModel, Overloaded, NotReady),
+        *(Unavailable, DeadlineExceeded, StalledReader, NotServed),
+    )
+    kinds: dict[grpc.StatusCode, type[LBError]] = {kind.code: kind for kind in known}
+    return kinds.get(code, LBError)(details or code.name)
+
+
 @asynccontextmanager
 async def as_status(context: aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
     """At a servicer's edge: an LBError inside becomes its status."""

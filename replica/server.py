@@ -9,6 +9,7 @@ from grpc_reflection.v1alpha import reflection
 
 from proto.errors import Unavailable
 from proto.limits import SERVER_LIMITS
+from proto.listening import listen
 from proto.prefixlb.v1 import inference_pb2, replica_pb2
 from proto.prefixlb.v1.inference_pb2_grpc import add_InferenceServicer_to_server
 from proto.prefixlb.v1.replica_pb2_grpc import add_ReplicaServicer_to_server
@@ -67,8 +68,8 @@ class Server:
         names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         try:
-            self.port = self._server.add_insecure_port(f"{host}:{port}")
-        except RuntimeError as error:
+            self.port = listen(self._server, host, port)
+        except OSError as error:
             raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error
 
     async def start(self) -> None:

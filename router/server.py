@@ -10,6 +10,7 @@ from grpc_reflection.v1alpha import reflection
 
 from proto.errors import Unavailable
 from proto.limits import SERVER_LIMITS
+from proto.listening import listen
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import add_AdminServicer_to_server
 from proto.prefixlb.v1.inference_pb2_grpc import add_InferenceServicer_to_server
@@ -53,8 +54,8 @@ class Server:
             ],
         )
         try:
-            self.port = self._server.add_insecure_port(f"{host}:{port}")
-        except RuntimeError as error:
+            self.port = listen(self._server, host, port)
+        except OSError as error:
             raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error
 
     def add(self, front: Front, admin: Admin, health: health_aio.HealthServicer) -> None:

@@ -1,6 +1,5 @@
 """What an operator can set, by flag (--max-inflight 9) or environment (ROUTER_MAX_INFLIGHT=9)."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -8,12 +7,11 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from proto import settings
 from proto.redis_client import checked_redis_url
 
 
@@ -28,9 +26,6 @@ Addresses = Annotated[
 
 
 RedisUrl = Annotated[str, AfterValidator(checked_redis_url)]
-
-SECRET = {"redis_url"}
-"""Settings whose value may hold a password and is not printed."""
 
 
 class RouterSettings(BaseSettings):
@@ -52,11 +47,15 @@ class RouterSettings(BaseSettings):
     )
     redis_url: RedisUrl = Field(
         "redis://127.0.0.1:6379/0",
+        repr=False,  # may hold a password
         description="Redis that carries leases and deltas; rediss:// for TLS, "
         "redis+sentinel://HOST[,HOST...]/SERVICE by Sentinel",
     )
     cluster: str = Field(
         "default", min_length=1, description="name in the keys, so that clusters can share a Redis"
+    )
+    hash_secret_file: Path | None = Field(
+        None, description="file with the cluster secret of the block hashes; the replicas' own"
     )
     discovery: Literal["redis", "static"] = Field(
         "redis",
@@ -73,9 +72,6 @@ class RouterSettings(BaseSettings):
     )
     decode_weight: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="weight of decode pressure in the cost"
-    )
-    hash_secret_file: Path | None = Field(
-        None, description="file with the cluster secret of the block hashes; the replicas' own"
     )
     retries: int = Field(
         2, ge=0, le=16, description="other replicas tried when one fails before it answers"
@@ -101,25 +97,22 @@ class RouterSettings(BaseSettings):
         return self
 
 
+SECTIONS = {
+    "host": "where it listens",
+    "redis_url": "its cluster",
+    "policy": "how it routes",
+    "ready_timeout_s": "start and end",
+    "max_inflight": "limits and logs",
+}
+"""Headings of --help, each by the first setting under it."""
+
+EXAMPLES = """
+prefixlb router --redis-url redis://10.0.0.5:6379/0 --hash-secret-file secret --host 0.0.0.0
+ROUTER_MAX_INFLIGHT=256 prefixlb router --policy round_robin
+prefixlb router --discovery static --static-replicas 10.0.0.7:30001,10.0.0.8:30001
+"""
+
+
 def read_settings(arguments: list[str]) -> RouterSettings:
-    """Settings from flags, then environment, then defaults.
-
-    A bad value ends the process with code 2 and one line per problem on stderr.
-    """
-    try:
-        return RouterSettings(_cli_parse_args=arguments)  # type: ignore[call-arg]
-    except ValidationError as error:
-        for problem in error.errors():
-            print(f"prefixlb router: {_told(problem)}", file=sys.stderr)
-    except SettingsError as error:
-        print(f"prefixlb router: {error}", file=sys.stderr)
-    sys.exit(2)
-
-
-def _told(problem: ErrorDetails) -> str:
-    said = problem["msg"].removeprefix("Value error, ")
-    if not problem["loc"]:
-        return said  # of several settings together
-    name = str(problem["loc"][0])
-    got = "" if name in SECRET else f", got {problem['input']!r}"
-    return f"--{name.replace('_', '-')}: {said}{got}"
+    """Settings from flags, then environment, then defaults; a bad value ends the process."""
+    return settings.read_settings(RouterSettings, arguments, sections=SECTIONS, examples=EXAMPLES)

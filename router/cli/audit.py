@@ -7,7 +7,8 @@ from typing import Any
 import grpc
 from rich.table import Table
 
-from proto.client import CHANNEL_OPTIONS, error_from_status
+from proto.client import CHANNEL_OPTIONS
+from proto.errors import error_from_status
 from proto.prefixlb.v1.admin_pb2 import AuditOutcome, AuditRequest, AuditResponse
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from router.cli import console

@@ -2,18 +2,20 @@
 
 import argparse
 import json
-import sys
 from typing import Any
 
 import grpc
 from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 
-from proto.client import CHANNEL_OPTIONS, Prompt, build_request, error_from_status
-from proto.errors import InvalidRequest
+from proto.client import CHANNEL_OPTIONS
+from proto.errors import InvalidRequest, error_from_status
 from proto.prefixlb.v1.admin_pb2 import ExplainRequest, ExplainResponse, PickReason
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
+from proto.request import Prompt, build_request
 from router.cli import console
+from router.cli.flag_types import utf8
+from router.cli.piped_input import whole_input
 from router.cli.request_flags import add_router_flag, request_options
 
 EXAMPLES = """examples:
@@ -35,7 +37,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("text", nargs="?", metavar="TEXT", help='the prompt; "-" reads stdin')
+    prompt.add_argument(
+        "text", nargs="?", type=utf8, metavar="TEXT", help='the prompt; "-" reads stdin'
+    )
     prompt.add_argument("--ids", metavar="N,N,...", help="the prompt as token ids")
     parser.add_argument("--chat", action="store_true", help="TEXT is a user's chat message")
     parser.add_argument("--model", metavar="ID", help="model, where the router serves several")
@@ -126,5 +130,5 @@ def _prompt(args: argparse.Namespace) -> Prompt:
             raise InvalidRequest(
                 f"--ids: expected whole numbers such as 1,15,9: {error}"
             ) from error
-    text = sys.stdin.read() if args.text == "-" else args.text
+    text = whole_input() if args.text == "-" else args.text
     return [{"role": "user", "content": text}] if args.chat else text
