@@ -320,7 +320,7 @@ class Pick:
     reason: str
     """"prefix", "load", "cold" or "policy"."""
     ticket: int
-    """Names this prompt while it is in flight; 0 for a dry pick."""
+    """Names this prompt while it is in flight; 0 for a peek."""
 
 @final
 class MirrorStats:
@@ -391,14 +391,17 @@ class Router:
         cache_salt: str = "",
         exclude: list[str] = ...,
         now_s: float,
-        dry: bool = False,
     ) -> Pick | None:
         """The replica for this prompt, None if none of the model is eligible.
 
-        Unless `dry`, the prompt is in flight there until `release`: its blocks count as expected,
+        The prompt is in flight there until `release`: its blocks count as expected,
         and its uncached tokens as ahead of others, until its blocks are stored, `prefilled`,
         `release` or `in_flight_ttl_s`. `now_s`: a monotonic clock. `exclude`: names not to pick.
         """
+    def peek(
+        self, tokens: Buffer, *, model: str, extra_key: str = "", cache_salt: str = "", now_s: float
+    ) -> Pick | None:
+        """What `pick` would return, with ticket 0. Changes nothing."""
     def explain(
         self, tokens: Buffer, *, model: str, extra_key: str = "", cache_salt: str = "", now_s: float
     ) -> list[Candidate]:

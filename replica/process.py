@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from proto.metrics_page import metrics_page
 from proto.prefixlb.v1.delta_pb2 import Lease
 from replica.announcement import announced, unannounced
 from replica.cache import Cache
@@ -16,7 +17,6 @@ from replica.engine import Engine
 from replica.engine_thread import EngineThread
 from replica.inference_service import InferenceService
 from replica.metrics import Metrics
-from replica.metrics_page import metrics_page
 from replica.models.load import LoadedModel
 from replica.pool import Pool
 from replica.py_tree.chain import HASH_VERSION, key_check
@@ -100,14 +100,15 @@ async def running(
         ),
         host=settings.host,
         port=settings.port,
-        max_message_bytes=settings.max_message_bytes,
+        refused=metrics.count_refused,
         # Those that wait or run, and as many answers that are computed and not yet read: an answer
         # keeps no slot, and a reader that never reads keeps no more than its call's place.
         max_generate_calls=2 * (settings.max_waiting + settings.max_running),
     )
     lease.address = settings.advertise_address or f"{settings.host}:{server.port}"
     lease.replica_id = settings.replica_id or lease.address
-    with metrics_page(metrics, settings.metrics_host, settings.metrics_port) as metrics_port:
+    page = metrics_page(metrics.registry, settings.metrics_host, settings.metrics_port)
+    with page as metrics_port:
         engine.start()
         try:
             await server.start()

@@ -102,14 +102,12 @@ class Admin(AdminServicer):
                 yield audited
 
     def _pick(self, request: GenerateRequest, prompt: Prompt) -> admin_pb2.PickResponse | None:
-        pick = self._router.pick(
+        pick = self._router.peek(
             prompt.tokens,
             model=prompt.model,
             extra_key=request.extra_key,
             cache_salt=request.cache_salt,
-            exclude=[],
             now_s=self._clock(),
-            dry=True,
         )
         if pick is None:
             return None

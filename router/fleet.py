@@ -49,7 +49,6 @@ class Fleet:
         subscriber: Subscriber,
         tokenizers: Tokenizers,
         tasks: asyncio.TaskGroup,
-        max_message_bytes: int,
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -59,7 +58,6 @@ class Fleet:
         self._subscriber = subscriber
         self._tokenizers = tokenizers
         self._tasks = tasks
-        self._max_message_bytes = max_message_bytes
         self._rng = rng
         self._health_checks = HealthChecks(router=router, clock=clock)
         self.members: dict[str, Member] = {}
@@ -162,7 +160,7 @@ class Fleet:
             return
         self.refusals.lift(lease)
         self._remember(lease.model)
-        state = ReplicaState(lease, max_message_bytes=self._max_message_bytes)
+        state = ReplicaState(lease)
         mirror = Mirror(name, router=self._router, snapshot=state.snapshot, rng=self._rng)
         tasks = (
             self._tasks.create_task(mirror.run(), name=f"mirror {name}"),

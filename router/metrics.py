@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+import grpc
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -82,6 +83,11 @@ class Metrics:
         Info(PREFIX + "build", "Version and policy of this router.", registry=self.registry).info(
             {"version": version("prefixlb"), "policy": policy}
         )
+
+    def count_refused(self, method: str, code: grpc.StatusCode) -> None:
+        """A call of `method` ended before it had a readable message."""
+        if method.endswith("/Generate"):
+            self.requests.labels(model="", code=code.name).inc()
 
     def watch(
         self, fleet: Fleet, subscriber: Subscriber, router: Router, links: Sequence[RedisLink]

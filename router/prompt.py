@@ -1,6 +1,5 @@
 """What a request asks: of which model, with which tokens."""
 
-import asyncio
 import logging
 from array import array
 from dataclasses import dataclass
@@ -8,7 +7,8 @@ from dataclasses import dataclass
 from proto.errors import InvalidRequest
 from proto.limits import check_sizes
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
-from proto.text import TextCodec
+from proto.token_ids import ids_of
+from proto.tokenising import Tokenising
 from router.fleet import Fleet
 from router.metrics import Metrics
 
@@ -30,30 +30,31 @@ class PromptReader:
     def __init__(self, fleet: Fleet, metrics: Metrics) -> None:
         self._fleet = fleet
         self._metrics = metrics
+        self._tokenising = Tokenising()
         self._untokenised: set[str] = set()
         """Models whose last text had to go as it is."""
 
     async def read(self, request: GenerateRequest) -> Prompt:
-        """Raises InvalidRequest, UnknownModel or Unavailable."""
+        """The prompt; `request` stays as it came.
+
+        Raises InvalidRequest, UnknownModel or Unavailable.
+        """
         check_sizes(request)
         model = self._fleet.model(request.model)
         kind = request.WhichOneof("prompt")
         if kind is None:
             raise InvalidRequest("the request has no prompt: set text, chat or tokens")
-        digest: bytes | None = None
         if kind == "tokens":
-            tokens = array("I", request.tokens.ids)
-        else:
-            tokenizer = self._fleet.tokenizer(model)
-            self._note(model, tokenised=tokenizer is not None)
-            if tokenizer is None:
-                return Prompt(model, array("I"))
-            digest, codec = tokenizer
-            # A long text takes milliseconds, which running streams shall not wait for.
-            tokens = array("I", await asyncio.to_thread(_encode, codec, request))
-        if not tokens:
-            raise InvalidRequest("the prompt has 0 tokens, at least 1 is needed")
-        return Prompt(model, tokens, digest)
+            tokens = ids_of(request.tokens)
+            if not tokens:
+                raise InvalidRequest("the prompt is empty, expected at least 1 token")
+            return Prompt(model, tokens)
+        tokenizer = self._fleet.tokenizer(model)
+        self._note(model, tokenised=tokenizer is not None)
+        if tokenizer is None:
+            return Prompt(model, array("I"))
+        digest, codec = tokenizer
+        return Prompt(model, await self._tokenising.ids(codec, request), digest)
 
     def _note(self, model: str, *, tokenised: bool) -> None:
         if not tokenised:
@@ -70,9 +71,3 @@ class PromptReader:
                 " model=%s",
                 model,
             )
-
-
-def _encode(codec: TextCodec, request: GenerateRequest) -> list[int]:
-    if request.HasField("chat"):
-        return codec.encode_chat(request.chat.messages)
-    return codec.encode(request.text)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from proto.limits import MAX_MESSAGE_BYTES
 from proto.prefixlb.v1.delta_pb2 import Lease
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse, Usage
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
@@ -59,7 +60,7 @@ class TokenTotals:
 class ReplicaState:
     """One replica while it is in the fleet's view; its connection closes when it leaves."""
 
-    def __init__(self, lease: Lease, *, max_message_bytes: int) -> None:
+    def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.liveness = Liveness.LIVE
         self.doubted = asyncio.Event()
@@ -79,7 +80,7 @@ class ReplicaState:
         """Requests on their way there or being answered."""
         self.unanswered: set[GenerateCall] = set()
         """Those whose first message has not come."""
-        self._channel = open_channel(lease.address, max_message_bytes)
+        self._channel = open_channel(lease.address)
         self._inference = InferenceStub(self._channel)
         self._replica = ReplicaStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
@@ -159,7 +160,7 @@ class ReplicaState:
         await self._channel.close()
 
 
-def open_channel(address: str, max_message_bytes: int) -> aio.Channel:
+def open_channel(address: str) -> aio.Channel:
     """A connection of its own, that comes back soon after its peer does."""
     return aio.insecure_channel(
         address,
@@ -170,8 +171,8 @@ def open_channel(address: str, max_message_bytes: int) -> aio.Channel:
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 2000),  # an attempt to connect may take this long
             ("grpc.max_reconnect_backoff_ms", 1000),
-            ("grpc.max_receive_message_length", max_message_bytes),
-            ("grpc.max_send_message_length", max_message_bytes),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ],
     )
 
@@ -193,7 +194,7 @@ def failure(error: Exception) -> str:
 
 async def ask_lease(address: str) -> Lease:
     """The lease of the replica at `address`, by Replica.Info. Raises AioRpcError."""
-    async with open_channel(address, 2**20) as channel:
+    async with open_channel(address) as channel:
         stub = ReplicaStub(channel)
         info = await stub.Info(InfoRequest(), timeout=PROBE_TIMEOUT_S)
     return info.lease

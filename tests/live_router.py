@@ -17,8 +17,8 @@ from proto.prefixlb.v1 import admin_pb2, inference_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from radix_rs import derive_hash_key
-from router.__main__ import Running, running
 from router.mirror import MirrorState
+from router.process import Running, running
 from router.settings import RouterSettings
 from tests.fake_replica import FakeReplica
 

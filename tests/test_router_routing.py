@@ -8,7 +8,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2
 
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
-from router.__main__ import OTHER_CALLS
+from router.server import OTHER_CALLS
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.live_router import live_router, prompt_of, request_of, until
 from tests.tiny_tokenizer import tiny_codec
@@ -125,7 +125,7 @@ async def test_text_and_chat_become_the_tokens_the_replica_would_make(redis_url:
     chat = inference_pb2.ChatPrompt(
         messages=[
             inference_pb2.ChatMessage(role="system", content="Be short. " * 4),
-            inference_pb2.ChatMessage(role="user", content="Grüße, 世界 🙂!"),
+            inference_pb2.ChatMessage(role="user", content="Grüße, 世界 🙂!<|end|>"),
         ]
     )
     async with replicas(r0, r1), live_router(redis_url) as router:
@@ -229,8 +229,8 @@ async def test_a_tokenizer_that_is_not_the_announced_one_is_not_used(redis_url: 
     ("fields", "code", "details"),
     [
         ({}, "INVALID_ARGUMENT", "the request has no prompt: set text, chat or tokens"),
-        ({"tokens": []}, "INVALID_ARGUMENT", "the prompt has 0 tokens, at least 1 is needed"),
-        ({"text": ""}, "INVALID_ARGUMENT", "the prompt has 0 tokens, at least 1 is needed"),
+        ({"tokens": []}, "INVALID_ARGUMENT", "the prompt is empty, expected at least 1 token"),
+        ({"text": ""}, "INVALID_ARGUMENT", "the prompt is empty, expected at least 1 token"),
         (
             {"chat": inference_pb2.ChatPrompt()},
             "INVALID_ARGUMENT",
@@ -333,14 +333,6 @@ async def test_a_request_id_is_cut_and_cannot_write_lines_of_its_own_into_the_lo
         await router.generate([1], request_id="evil\nline")
         (line,) = [r.getMessage() for r in caplog.records if "evil" in r.getMessage()]
         assert "\n" not in line and "request='evil\\nline'" in line
-
-
-async def test_a_message_above_the_limit_is_refused(redis_url: str) -> None:
-    r0 = FakeReplica("r0", redis_url)
-    async with replicas(r0), live_router(redis_url, max_message_bytes=4096) as router:
-        await router.synced(r0)
-        assert (await router.generate(prompt_of(1000))).code is grpc.StatusCode.OK
-        assert (await router.generate(prompt_of(2000))).code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def test_pick_and_explain_say_what_generate_would_do_and_send_nothing(
