@@ -1,8 +1,9 @@
 """One hierarchy of errors, each with the gRPC status a caller sees."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import grpc
 from grpc import aio
@@ -62,6 +63,12 @@ class DeadlineExceeded(LBError):
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
+class StalledReader(LBError):
+    """The caller does not read its answer; the rest is given up."""
+
+    code = grpc.StatusCode.ABORTED
+
+
 class NotServed(LBError):
     """Whoever answers does not know the call: a server of another kind."""
 
@@ -72,7 +79,7 @@ def error_from_status(code: grpc.StatusCode, details: str | None) -> LBError:
     """The error of this hierarchy that a server answered with."""
     known = (
         *(InvalidRequest, UnknownModel, Overloaded, NotReady),
-        *(Unavailable, DeadlineExceeded, NotServed),
+        *(Unavailable, DeadlineExceeded, StalledReader, NotServed),
     )
     kinds: dict[grpc.StatusCode, type[LBError]] = {kind.code: kind for kind in known}
     return kinds.get(code, LBError)(details or code.name)
@@ -84,4 +91,17 @@ async def as_status(context: aio.ServicerContext[Any, Any]) -> AsyncIterator[Non
     try:
         yield
     except LBError as error:
-        await context.abort(error.code, str(error))
+        await abort(context, error.code, str(error))
+
+
+async def abort(
+    context: aio.ServicerContext[Any, Any],
+    code: grpc.StatusCode,
+    details: str,
+    metadata: tuple[tuple[str, str | bytes], ...] = (),
+) -> NoReturn:
+    """End the call with a status, unless its client goes first: that is no failure of ours."""
+    try:
+        await context.abort(code, details, metadata)
+    except aio.InternalError as error:
+        raise asyncio.CancelledError from error

@@ -163,3 +163,9 @@ def _sentinel(kind: Callable[..., Any], address: RedisAddress, options: dict[str
         **(address.sentinel_options or {}),
     }
     return kind(address.sentinels, sentinel_kwargs=reached, **address.options, **options)
+
+
+def failure_reason(error: Exception) -> str:
+    """Why a command failed, without its arguments, which both redis-py and Redis like to quote."""
+    text = str(error).rpartition(" of pipeline caused error: ")[2]
+    return text.partition(", with args beginning with")[0].strip("(\"',)") or type(error).__name__

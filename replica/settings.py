@@ -87,7 +87,6 @@ class ReplicaSettings(BaseSettings):
     max_backlog_bytes: int = Field(
         16 << 20, ge=1, description="deltas kept while Redis is away; above it they are dropped"
     )
-    max_message_bytes: int = Field(16 << 20, ge=1024, description="largest message taken")
     drain_timeout_s: float = Field(
         30.0, ge=0, description="seconds that running requests get after SIGTERM"
     )

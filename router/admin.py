@@ -13,14 +13,14 @@ from radix_rs import Router
 from router.admission import Admission
 from router.auditor import Auditor
 from router.fleet import Fleet, Member
-from router.mirror import SyncState
+from router.mirror import MirrorState
 from router.prompt import Prompt, PromptReader
 from router.replica_state import Liveness
 
 MIRROR_STATES = {
-    SyncState.COLD: admin_pb2.MIRROR_STATE_COLD,
-    SyncState.SNAPSHOT: admin_pb2.MIRROR_STATE_SNAPSHOT,
-    SyncState.STREAMING: admin_pb2.MIRROR_STATE_STREAMING,
+    MirrorState.COLD: admin_pb2.MIRROR_STATE_COLD,
+    MirrorState.SNAPSHOT: admin_pb2.MIRROR_STATE_SNAPSHOT,
+    MirrorState.STREAMING: admin_pb2.MIRROR_STATE_STREAMING,
 }
 
 
@@ -86,7 +86,7 @@ class Admin(AdminServicer):
                     mirror=admin_pb2.MIRROR_STATE_COLD,
                     refusal=f"{refusal.reason}: {refusal.detail}",
                 )
-                for refusal in self._fleet.refusals.values()
+                for refusal in self._fleet.refusals
             ),
         ]
         statuses.sort(key=lambda status: status.lease.replica_id)
@@ -102,14 +102,12 @@ class Admin(AdminServicer):
                 yield audited
 
     def _pick(self, request: GenerateRequest, prompt: Prompt) -> admin_pb2.PickResponse | None:
-        pick = self._router.pick(
+        pick = self._router.peek(
             prompt.tokens,
             model=prompt.model,
             extra_key=request.extra_key,
             cache_salt=request.cache_salt,
-            exclude=[],
             now_s=self._clock(),
-            dry=True,
         )
         if pick is None:
             return None
@@ -171,5 +169,6 @@ class Admin(AdminServicer):
             requests=state.tokens.requests,
             gaps=sync.totals.gaps,
             snapshots=sync.totals.snapshots,
+            other_tokenizer=state.other_tokenizer,
             live=state.liveness is Liveness.LIVE and not load.draining,
         )

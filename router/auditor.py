@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 
 from grpc import aio
 
@@ -10,7 +11,7 @@ from proto.prefixlb.v1 import admin_pb2
 from proto.prefixlb.v1.admin_pb2 import AuditResponse
 from radix_rs import Router, RouterError
 from router.fleet import Fleet, Member
-from router.mirror import SyncState
+from router.mirror import MirrorState
 from router.replica_state import failure
 
 AUDIT_TIMEOUT_S = 15.0
@@ -74,8 +75,9 @@ class Auditor:
         tree.add_replica(name, model=lease.model, block_size=lease.block_size)
         batches: asyncio.Queue[bytes] = asyncio.Queue()
         with member.mirror.followed(batches.put_nowait):
-            async for chunk in member.state.snapshot():
-                tree.apply_snapshot(name, chunk.batch.SerializeToString(), chunk.last)
+            async with aclosing(member.state.snapshot()) as chunks:
+                async for chunk in chunks:
+                    tree.apply_snapshot(name, chunk.batch.SerializeToString(), chunk.last)
             while not self._level(tree, member):
                 applied = tree.apply(name, await batches.get())
                 if applied.outcome in ("gap", "epoch"):
@@ -100,7 +102,7 @@ class Auditor:
     def _level(self, tree: Router, member: Member) -> bool:
         """Whether mirror and copy stand at the same place, and the mirror is not in doubt."""
         copy, mirror = tree.mirror(member.state.id), self._router.mirror(member.state.id)
-        streaming = member.mirror.state is SyncState.STREAMING
+        streaming = member.mirror.state is MirrorState.STREAMING
         return streaming and (copy.epoch, copy.seq) == (mirror.epoch, mirror.seq)
 
 

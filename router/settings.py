@@ -83,8 +83,8 @@ class RouterSettings(BaseSettings):
         30.0, ge=0, description="seconds that running requests get after SIGTERM"
     )
     max_inflight: int = Field(1024, ge=1, description="requests; above it: RESOURCE_EXHAUSTED")
-    max_message_bytes: int = Field(
-        16 * 2**20, ge=1024, description="largest message taken from clients and replicas"
+    write_stall_s: float = Field(
+        60.0, gt=0, description="seconds an answer may wait for its client to read on"
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="least severe log line that is written"

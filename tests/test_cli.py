@@ -13,10 +13,10 @@ import pytest
 from grpc import aio
 from prometheus_client import CollectorRegistry
 
+from proto.metrics_page import metrics_page
 from router.cli import launch
 from router.cli.command_line import COMMANDS
 from router.cli.redis_server import NoRedisServer, find_redis_server, free_port
-from router.metrics_page import metrics_page
 from tests.fake_router import FakeRouter, fake_router
 
 

@@ -60,6 +60,7 @@ def test_flags_go_before_the_environment_and_both_before_defaults(
             for name in ("pod 1", "größe", "a\n", "x" * 129)
         ),
         (["--model", "x", "--advertise-address", "here"], ["--advertise-address: String should"]),
+        (["--model", "x", "--redis-url", "redis://h:x"], ["--redis-url: expected redis://"]),
         (["--model", "x", "--device", "tpu"], ["--device: Input should be 'auto', 'cpu' or"]),
         (["--model", "x", "--hash-secret-file", "/nowhere"], ["--hash-secret-file: cannot read"]),
     ],

@@ -117,6 +117,7 @@ def as_dict(view: ReplicaView) -> dict[str, Any]:
         "model": status.lease.model,
         "live": status.live,
         "refusal": status.refusal,
+        "other_tokenizer": status.other_tokenizer,
         "draining": status.load.draining,
         "mirror": view.mirror.split(",")[0],
         "mirror_equals_tree": view.mirror_equals_tree,

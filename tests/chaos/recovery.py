@@ -49,7 +49,8 @@ async def _not_following(channel: aio.Channel, replicas: Sequence[Child]) -> str
         listed = await AdminStub(channel).ListReplicas(admin_pb2.ListReplicasRequest(), timeout=2.0)
     except aio.AioRpcError as error:
         return error.details() or error.code().name
-    seen = {status.lease.replica_id: status for status in listed.replicas}
+    used = (status for status in listed.replicas if not status.refusal)
+    seen = {status.lease.replica_id: status for status in used}
     for replica in replicas:
         status = seen.get(replica.name)
         if status is None:

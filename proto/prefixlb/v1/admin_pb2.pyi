@@ -301,6 +301,7 @@ class ReplicaStatus(_message.Message):
     SNAPSHOTS_FIELD_NUMBER: _builtins.int
     LIVE_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
+    OTHER_TOKENIZER_FIELD_NUMBER: _builtins.int
     mirror: Global___MirrorState.ValueType
     epoch: _builtins.int
     """Where the mirror stands."""
@@ -322,7 +323,12 @@ class ReplicaStatus(_message.Message):
     """Can be picked now."""
     refusal: _builtins.str
     """Why this router does not use it, such as another hash version or cluster secret; of such a replica
-    only the lease is known. Empty: it is used.
+    only the lease is known. Empty: it is used. A replica id that two replicas claim is there twice,
+    once used and once refused.
+    """
+    other_tokenizer: _builtins.bool
+    """Its tokenizer or chat template is not the one that most replicas of its model have: text reaches it
+    untokenised, and its prefixes are matched by the others' tokens.
     """
     @_builtins.property
     def lease(self) -> _delta_pb2.Lease: ...
@@ -348,10 +354,11 @@ class ReplicaStatus(_message.Message):
         snapshots: _builtins.int = ...,
         live: _builtins.bool = ...,
         refusal: _builtins.str = ...,
+        other_tokenizer: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "captured_tokens", b"captured_tokens", "count", b"count", "delivered_tokens", b"delivered_tokens", "digest", b"digest", "epoch", b"epoch", "gaps", b"gaps", "in_flight", b"in_flight", "lease", b"lease", "live", b"live", "load", b"load", "mirror", b"mirror", "prompt_tokens", b"prompt_tokens", "refusal", b"refusal", "requests", b"requests", "seq", b"seq", "snapshots", b"snapshots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "captured_tokens", b"captured_tokens", "count", b"count", "delivered_tokens", b"delivered_tokens", "digest", b"digest", "epoch", b"epoch", "gaps", b"gaps", "in_flight", b"in_flight", "lease", b"lease", "live", b"live", "load", b"load", "mirror", b"mirror", "other_tokenizer", b"other_tokenizer", "prompt_tokens", b"prompt_tokens", "refusal", b"refusal", "requests", b"requests", "seq", b"seq", "snapshots", b"snapshots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
