@@ -257,8 +257,8 @@ async def test_a_request_id_is_cut_and_quoted_in_the_log(
     caplog.set_level(logging.DEBUG, logger="replica")
     async with replica_rig() as rig:
         await rig.generate(tokens_request([1], 1, request_id="a\nb" + "x" * 200))
-    (line,) = [each for each in caplog.messages if each.startswith("answered: ")]
-    assert line.startswith("answered: request='a\\nb" + "x" * 125 + "' ")
+    (line,) = [each for each in caplog.messages if each.startswith("answered ")]
+    assert line.startswith("answered request='a\\nb" + "x" * 125 + "' ")
 
 
 async def test_bytes_that_are_no_request_are_an_invalid_argument_and_counted(
