@@ -83,13 +83,13 @@ fn a_tree_costs_eight_bytes_a_token_eight_a_block_and_at_most_200_a_node() {
 
 /// `kept` are bytes of evicted tokens and their blocks, `most` the most nodes there were.
 fn report(state: &str, tree: &Tree, bytes: usize, kept: usize, most: usize) {
-    let stats = tree.stats();
+    let sizes = tree.stats();
     let (blocks, _) = tree.count_digest();
-    let payload = 8 * stats.tokens + 8 * usize::try_from(blocks).unwrap() + kept;
+    let payload = 8 * sizes.tokens + 8 * usize::try_from(blocks).unwrap() + kept;
     let of_node = (bytes - payload) / most;
     let line = format!(
         "{state} tree: {bytes} bytes, {} tokens, {blocks} blocks, {kept} kept, {of_node} a node\n",
-        stats.tokens
+        sizes.tokens
     );
     std::io::stderr().write_all(line.as_bytes()).unwrap();
     assert!(of_node <= 200, "{of_node} bytes a node");

@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from radix_rs import derive_hash_key
 from replica.py_tree import PyTree
 from replica.py_tree.node import Node
 from replica.py_tree.structure import Place
 from tests.bench.tree_backends import SglangRaw, Small, make_tree, reference_backends
-from tests.bench.tree_workloads import Request, Slots, chats, made_requests, replay
+from tests.bench.tree_workloads import VOCABULARY, Request, Slots, chats, made_requests, replay
 
 TLRU_TAIL = 4096
 POLICIES: dict[str, dict[str, int]] = {
@@ -68,6 +70,12 @@ class Ours(Small):
         super().__init__(1)
         self.tree = _WithPriorities(tree)  # type: ignore[assignment]
 
+    def finish(self, key: Any, row: Slots, lock: int, owned_from: int) -> Slots:
+        """In the reference's order, so that the pool gives both sides the same slots again."""
+        freed = super().finish(key, row, lock, owned_from)
+        tail = len(row) - len(key)
+        return np.concatenate([freed[tail:], freed[:tail]])
+
 
 class _WithPriorities:
     def __init__(self, tree: Any) -> None:
@@ -92,6 +100,20 @@ class ReferenceSplits(PyTree):
             place.node.last_used = self._clock
             self._evictable.insert(place.node)
         return end
+
+
+def forks(count: int, seed: int = 3) -> list[Request]:
+    """Prompts that leave an earlier one anywhere: a split each, where that one is still cached."""
+    rng = np.random.default_rng(seed)
+    prompts = [rng.integers(0, VOCABULARY, 500, dtype=np.uint32)]
+    requests: list[Request] = []
+    for _ in range(count):
+        earlier = prompts[int(rng.integers(max(0, len(prompts) - 200), len(prompts)))]
+        at = int(rng.integers(0, len(earlier)))
+        rest = rng.integers(0, VOCABULARY, int(rng.integers(50, 500)), dtype=np.uint32)
+        prompts.append(np.concatenate([earlier[:at], rest]))
+        requests.append((prompts[-1], rng.integers(0, VOCABULARY, 40, dtype=np.uint32)))
+    return requests
 
 
 @dataclass
@@ -134,6 +156,7 @@ def compare(requests: int) -> Iterator[Compared]:
     workloads = [
         ("W1 made up", made_requests(requests), 500_000),
         ("W3 chats", chats(5 * requests), 50_000),
+        ("forks", forks(20 * requests), 50_000),
     ]
     for name, made, capacity in workloads:
         for page_size in (1, 16):
