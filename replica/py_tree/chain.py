@@ -2,12 +2,26 @@
 
 `h(0)` hashes the namespace, `h(i)` hashes `h(i-1)` and the i-th block's token ids. The function is
 SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012) under the cluster's
-key.
+key. A replica has version, key and key check from here, whichever core its tree has.
 """
 
+import hashlib
 import struct
 
+HASH_VERSION = 1
+"""Names this chain hash; peers with another version cannot share deltas."""
+
 _MASK = 2**64 - 1
+
+
+def derive_hash_key(secret: bytes) -> bytes:
+    """The cluster's key, 16 bytes: the first half of SHA-256("prefixlb-hash-v1" || secret)."""
+    return hashlib.sha256(b"prefixlb-hash-v1" + secret).digest()[:16]
+
+
+def key_check(key: bytes) -> int:
+    """Tells whether two processes have the same key, and nothing else about it."""
+    return namespace_seed(key, "prefixlb-key-check", "", "")
 
 
 def namespace_seed(key: bytes, model: str, extra_key: str, cache_salt: str) -> int:
