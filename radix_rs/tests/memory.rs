@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use radix_rs::chain::HashKey;
@@ -34,63 +33,27 @@ static ALLOCATOR: Counting = Counting;
 
 const NODES: usize = 20_000;
 const TOKENS_OF_NODE: usize = 100;
-const BLOCK: usize = 16;
 
-/// A token is its id and slot, four bytes each. Each whole block adds its hash: half a byte a token here.
+/// A token is its id and slot, four bytes each; its share of a block's hash comes on top.
 #[test]
 fn a_tree_costs_eight_bytes_a_token_eight_a_block_and_at_most_200_a_node() {
     let before = LIVE_BYTES.load(Ordering::Relaxed);
-    let live_bytes = || LIVE_BYTES.load(Ordering::Relaxed) - before;
-    let mut tree = Tree::new(1, BLOCK, HashKey::derive(b"a secret"), "m").unwrap();
+    let mut tree = Tree::new(1, 16, HashKey::derive(b"a secret"), "m").unwrap();
     let slots: Vec<i32> = (0..).take(TOKENS_OF_NODE).collect();
-    let key = |node: usize| {
-        let first = u32::try_from(node).unwrap();
-        (first..first + 100).collect::<Vec<u32>>()
-    };
-    for node in 0..NODES {
-        tree.insert(&key(node), &slots, Claim::default(), Namespace::default())
+    for node in 0..u32::try_from(NODES).unwrap() {
+        let tokens: Vec<u32> = (node..).take(TOKENS_OF_NODE).collect();
+        tree.insert(&tokens, &slots, Claim::default(), Namespace::default())
             .unwrap();
         tree.drain_deltas();
     }
-    assert_eq!(tree.stats().nodes, NODES);
-    report("new", &tree, live_bytes(), 0, NODES);
-
-    // A split copies nothing, so each half is a node and no more.
-    for node in 0..NODES {
-        tree.match_prefix(&key(node)[..80], Namespace::default())
-            .unwrap();
-    }
-    assert_eq!(tree.stats().nodes, 2 * NODES);
-    report("split", &tree, live_bytes(), 0, 2 * NODES);
-
-    // Of what was stored together, up to a quarter may be kept when it is evicted; places of nodes are kept
-    // for the next ones.
-    tree.evict(20 * NODES);
-    tree.drain_deltas();
-    assert_eq!(tree.stats().tokens, 80 * NODES);
-    report(
-        "evicted",
-        &tree,
-        live_bytes(),
-        8 * 20 * NODES + 8 * NODES,
-        2 * NODES,
-    );
-
-    drop(tree);
-    drop(slots);
-    assert!(live_bytes() < 10_000, "{} bytes stay behind", live_bytes());
-}
-
-/// `kept` are bytes of evicted tokens and their blocks, `most` the most nodes there were.
-fn report(state: &str, tree: &Tree, bytes: usize, kept: usize, most: usize) {
-    let sizes = tree.stats();
+    let bytes = LIVE_BYTES.load(Ordering::Relaxed) - before;
+    let stats = tree.stats();
+    assert_eq!(stats.nodes, NODES);
     let (blocks, _) = tree.count_digest();
-    let payload = 8 * sizes.tokens + 8 * usize::try_from(blocks).unwrap() + kept;
-    let of_node = (bytes - payload) / most;
-    let line = format!(
-        "{state} tree: {bytes} bytes, {} tokens, {blocks} blocks, {kept} kept, {of_node} a node\n",
-        sizes.tokens
-    );
-    std::io::stderr().write_all(line.as_bytes()).unwrap();
+    let payload = 8 * stats.tokens + 8 * usize::try_from(blocks).unwrap();
+    let of_node = (bytes - payload) / stats.nodes;
     assert!(of_node <= 200, "{of_node} bytes a node");
+    drop(tree);
+    let left = LIVE_BYTES.load(Ordering::Relaxed) - before;
+    assert!(left < 10_000, "{left} bytes stay behind");
 }
