@@ -9,7 +9,7 @@ RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) radix_rs/Cargo.toml $(shell fi
 
 export PATH := $(CURDIR)/$(BIN):$(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help dev model gen fmt check test bench demo up lock clean toolchain
+.PHONY: help dev model gen fmt check test fuzz bench demo up lock clean toolchain
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test: dev ## all tests
 	@cargo test --quiet --workspace
 	@echo "==> tests of the processes (minutes; a dot is a test)"
 	@python -m pytest
+
+fuzz: ## random operations on the tree for an hour (SECONDS=n: so long), compared with the naive model
+	PREFIXLB_FUZZ_SECONDS=$(or $(SECONDS),3600) cargo test -p radix_rs --test tree_model
 
 check: $(VENV)/.extension ## linters, types, formats, generated code
 	@echo "==> Python: ruff, mypy"

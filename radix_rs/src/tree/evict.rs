@@ -108,8 +108,8 @@ impl EvictPolicy {
                 threshold,
                 next_prompt_estimate,
             } => {
-                let next_prompt = u64::from(node.history).saturating_add(next_prompt_estimate);
-                let needed = (node.start() as u64) < next_prompt.saturating_sub(threshold);
+                let next_prompt = u128::from(node.history) + u128::from(next_prompt_estimate);
+                let needed = (node.start() as u128) < next_prompt.saturating_sub(threshold.into());
                 (i64::from(needed), node.last_used)
             }
             Self::Fifo => (0, node.created),
