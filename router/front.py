@@ -120,7 +120,6 @@ class Front(InferenceServicer):
         prompt = await self._prompts.read(request)
         course.model = request.model = prompt.model
         request.request_id = request.request_id[:MAX_REQUEST_ID] or uuid.uuid4().hex
-        check_message(request)
         failed: list[str] = []
         failure: ReplicaFailed | None = None
         while len(failed) <= self._retries:
@@ -250,12 +249,16 @@ class Front(InferenceServicer):
 
 
 def _as_taken(request: GenerateRequest, prompt: Prompt, state: ReplicaState) -> GenerateRequest:
-    """The request with the prompt's tokens, where they mean the same; elsewhere as it came."""
+    """The request with the prompt's tokens, where they mean the same; elsewhere as it came.
+
+    Raises InvalidRequest if it is then too large for anybody.
+    """
     if prompt.tokenizer_digest != state.lease.tokenizer_digest:
         return request
     tokenised = GenerateRequest()
     tokenised.CopyFrom(request)
     set_ids(tokenised.tokens, prompt.tokens)
+    check_message(tokenised)
     return tokenised
 
 
