@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::node::{Node, Nodes};
+use super::node::Node;
+use super::nodes::Nodes;
 use super::{Tree, TreeError};
 
 /// Which unlocked leaf goes first: the one with the smallest key. Ticks are logical, never wall clock.

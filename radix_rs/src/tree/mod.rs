@@ -35,6 +35,7 @@ mod lock;
 mod matching;
 mod namespace;
 mod node;
+mod nodes;
 mod request;
 mod snapshot;
 mod split;
@@ -53,7 +54,7 @@ use arena::Arena;
 use blocks::BlockLog;
 use evict::Evictable;
 use namespace::Namespaces;
-use node::Nodes;
+use nodes::Nodes;
 
 /// See the [module](self).
 pub struct Tree {
