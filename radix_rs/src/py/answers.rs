@@ -4,6 +4,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use zerocopy::IntoBytes;
 
 use crate::error;
 
@@ -16,7 +17,7 @@ impl From<error::TreeError> for PyErr {
 }
 
 /// What the tree has of a key.
-#[pyclass(frozen, get_all, module = "radix_rs")]
+#[pyclass(frozen, get_all, module = "radix_rs", freelist = 8)]
 pub(super) struct Match {
     pub length: usize,
     pub node: u64,
@@ -70,11 +71,6 @@ pub(super) struct TreeStats {
 }
 
 /// As i32 in native byte order.
-pub(super) fn slot_bytes<'py>(py: Python<'py>, slots: &[i32]) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, size_of_val(slots), |bytes| {
-        for (bytes, slot) in bytes.chunks_exact_mut(size_of::<i32>()).zip(slots) {
-            bytes.copy_from_slice(&slot.to_ne_bytes());
-        }
-        Ok(())
-    })
+pub(super) fn slot_bytes<'py>(py: Python<'py>, slots: &[i32]) -> Bound<'py, PyBytes> {
+    PyBytes::new(py, slots.as_bytes())
 }

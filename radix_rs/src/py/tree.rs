@@ -206,7 +206,7 @@ impl Tree {
             prefix_length: done.prefix_length,
             node: done.node,
             receipt: done.receipt,
-            freed: slot_bytes(py, &done.freed)?.unbind(),
+            freed: slot_bytes(py, &done.freed).unbind(),
         })
     }
 
@@ -240,19 +240,15 @@ impl Tree {
         let freed = tokens.read_with(&slots, py, |tokens, slots| {
             tree.finish(tokens, slots, prompt_length, receipt, claim, namespace)
         })?;
-        slot_bytes(py, &freed)
+        Ok(slot_bytes(py, &freed))
     }
 
-    fn evict<'py>(
-        &mut self,
-        py: Python<'py>,
-        num_tokens: Natural,
-    ) -> PyResult<Bound<'py, PyBytes>> {
+    fn evict<'py>(&mut self, py: Python<'py>, num_tokens: Natural) -> Bound<'py, PyBytes> {
         slot_bytes(py, &self.0.evict(num_tokens.length()))
     }
 
     fn reset<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        slot_bytes(py, &self.0.reset()?)
+        Ok(slot_bytes(py, &self.0.reset()?))
     }
 
     fn drain_deltas(&mut self, py: Python<'_>) -> Option<Deltas> {
@@ -308,9 +304,7 @@ impl Tree {
     fn gather(&self, py: Python<'_>, node: u64, out: &Items<i32>, since: usize) -> PyResult<()> {
         out.write(py, |out| {
             for (start, slots) in self.0.path_slots(node, since)? {
-                for (cell, slot) in out[start..].iter().zip(slots) {
-                    cell.set(slot);
-                }
+                slots.write_to(&out[start..]);
             }
             Ok(())
         })

@@ -37,6 +37,7 @@ mod namespace;
 mod node;
 mod nodes;
 mod request;
+mod slots;
 mod snapshot;
 mod split;
 
@@ -49,6 +50,7 @@ pub use insert::{Claim, Insert};
 pub use matching::Match;
 pub use namespace::Namespace;
 pub use request::{Admission, Checkpoint};
+pub use slots::Slots;
 
 use arena::Arena;
 use blocks::BlockLog;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::key::{Run, to_u32};
+use super::slots::Slots;
 
 /// The index of no node: the parent of a root, the end of a list of siblings.
 pub(super) const NONE: u32 = u32::MAX;
@@ -99,15 +100,25 @@ impl Node {
         self.run.tokens(self.range())
     }
 
-    pub fn slots(&self) -> impl ExactSizeIterator<Item = i32> + Clone + '_ {
-        self.run.slots(self.range())
+    pub fn slots(&self) -> impl Iterator<Item = i32> + Clone + '_ {
+        self.run.slots(self.range()).flat_map(|(_, row)| row)
     }
 
-    /// Those at positions from `since` on, counted from the root.
-    pub fn slots_since(&self, since: usize) -> impl ExactSizeIterator<Item = i32> + Clone + '_ {
-        let range = self.range();
+    /// Those at positions from `since` on, row by row, each with its position; positions are counted from
+    /// the root.
+    pub fn slots_since(&self, since: usize) -> impl Iterator<Item = (usize, Slots<'_>)> + '_ {
+        let Range { start, end } = self.range();
+        let from = start + since.saturating_sub(self.start());
+        let before_run = self.start() - start;
         self.run
-            .slots(range.start + since.saturating_sub(self.start())..range.end)
+            .slots(from..end)
+            .map(move |(at, row)| (before_run + at, row))
+    }
+
+    pub fn append_slots(&self, out: &mut Vec<i32>) {
+        for (_, row) in self.run.slots(self.range()) {
+            row.append_to(out);
+        }
     }
 
     /// Hashes of the blocks that end in this node.
