@@ -43,14 +43,12 @@ pub struct HashKey {
 impl HashKey {
     /// A key of exactly these bytes.
     pub fn new(bytes: [u8; 16]) -> Self {
-        let [a, b, c, d] = expand(bytes, 0);
-        let [e, f, g, h] = expand(bytes, 1);
+        let mut nh = [0; STRETCH / 2];
+        nh[..4].copy_from_slice(&expand(bytes, 0));
+        nh[4..].copy_from_slice(&expand(bytes, 1));
         let [k0, k1, ..] = expand(bytes, 2);
-        Self {
-            bytes,
-            nh: [a, b, c, d, e, f, g, h],
-            link: [k0, k1],
-        }
+        let link = [k0, k1];
+        Self { bytes, nh, link }
     }
 
     /// The first half of SHA-256("prefixlb-hash-v1" || secret).
@@ -70,6 +68,7 @@ impl HashKey {
     }
 
     /// NH of a stretch: the words, two tokens each, are added to those of the key and multiplied in pairs.
+    #[inline]
     fn shrink(&self, tokens: &[u32; STRETCH]) -> u128 {
         let (quads, _) = tokens.as_chunks::<4>();
         let (keys, _) = self.nh.as_chunks::<2>();
@@ -111,15 +110,22 @@ pub fn key_check(key: &HashKey) -> u64 {
 /// `h(i)`: `SipHash` of the block's NH, 16 tokens after 16, and `h(i-1)`, all little-endian. A last stretch
 /// that is short is filled up with zeros; all blocks of a chain have the same length.
 pub fn next_hash(key: &HashKey, previous: u64, block: &[u32]) -> u64 {
-    let mut state = SipWords::new(key.link);
     let (stretches, rest) = block.as_chunks::<STRETCH>();
-    for stretch in stretches {
-        state.write_two(key.shrink(stretch));
+    let shrunk = stretches.iter().map(|stretch| key.shrink(stretch));
+    if rest.is_empty() {
+        return link(key, shrunk, previous);
     }
-    if !rest.is_empty() {
-        let mut stretch = [0; STRETCH];
-        stretch[..rest.len()].copy_from_slice(rest);
-        state.write_two(key.shrink(&stretch));
+    let mut last = [0; STRETCH];
+    last[..rest.len()].copy_from_slice(rest);
+    link(key, shrunk.chain([key.shrink(&last)]), previous)
+}
+
+#[inline]
+fn link(key: &HashKey, shrunk: impl IntoIterator<Item = u128>, previous: u64) -> u64 {
+    let mut state = SipWords::new(key.link);
+    for sum in shrunk {
+        state.write(low(sum));
+        state.write(low(sum >> 64));
     }
     state.write(previous);
     nonzero(state.finish())
@@ -132,6 +138,7 @@ struct SipWords {
 }
 
 impl SipWords {
+    #[inline]
     fn new([k0, k1]: [u64; 2]) -> Self {
         Self {
             state: [
@@ -144,11 +151,7 @@ impl SipWords {
         }
     }
 
-    fn write_two(&mut self, words: u128) {
-        self.write(low(words));
-        self.write(low(words >> 64));
-    }
-
+    #[inline]
     fn write(&mut self, word: u64) {
         self.state[3] ^= word;
         self.round();
@@ -157,6 +160,7 @@ impl SipWords {
     }
 
     /// The last word holds, in its top byte, the number of bytes.
+    #[inline]
     fn finish(mut self) -> u64 {
         self.write((8 * self.count) << 56);
         self.state[2] ^= 0xff;
@@ -166,6 +170,7 @@ impl SipWords {
         self.state.into_iter().fold(0, |hash, word| hash ^ word)
     }
 
+    #[inline]
     fn round(&mut self) {
         let [mut v0, mut v1, mut v2, mut v3] = self.state;
         v0 = v0.wrapping_add(v1);
@@ -188,9 +193,18 @@ pub fn extend_chain(
     block_size: usize,
     out: &mut Vec<u64>,
 ) {
-    for block in tokens.chunks_exact(block_size) {
-        previous = next_hash(key, previous, block);
-        out.push(previous);
+    if block_size == STRETCH {
+        // The usual size: without the general case, the keys and the state stay in registers.
+        let (blocks, _) = tokens.as_chunks::<STRETCH>();
+        out.extend(blocks.iter().map(|block| {
+            previous = link(key, [key.shrink(block)], previous);
+            previous
+        }));
+    } else {
+        out.extend(tokens.chunks_exact(block_size).map(|block| {
+            previous = next_hash(key, previous, block);
+            previous
+        }));
     }
 }
 

@@ -103,14 +103,19 @@ impl Run {
         self.0[TOKENS + self.len()..][..words].as_chunks().0
     }
 
-    /// The hash of the `index`-th block that ends in the run.
-    pub fn hash(&self, index: usize) -> u64 {
+    /// The hashes of those blocks that end in the run, by their numbers.
+    pub fn hashes(
+        &self,
+        range: Range<usize>,
+    ) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
         let of_slots = match self.0[1] {
             0 => self.len(),
             rows => 2 * rows as usize,
         };
-        let at = TOKENS + self.len() + of_slots + 2 * index;
-        u64::from(self.0[at]) | u64::from(self.0[at + 1]) << 32
+        let hashes = self.0[TOKENS + self.len() + of_slots..].as_chunks().0;
+        hashes[range]
+            .iter()
+            .map(|&[low, high]| u64::from(low) | u64::from(high) << 32)
     }
 
     /// The same run with its first `count` tokens and `hashes` hashes alone, copied.
@@ -119,7 +124,7 @@ impl Run {
         for (_, row) in self.slots(0..count) {
             row.append_to(&mut slots);
         }
-        let hashes: Vec<u64> = (0..hashes).map(|index| self.hash(index)).collect();
+        let hashes: Vec<u64> = self.hashes(0..hashes).collect();
         Self::new(self.tokens(0..count), &slots, &hashes)
     }
 
@@ -206,12 +211,12 @@ mod tests {
             for (start, end) in (0..=4).flat_map(|start| (start..=4).map(move |end| (start, end))) {
                 assert_eq!(all_slots(&run, start..end), slots[start..end]);
             }
-            assert_eq!([run.hash(0), run.hash(1)], hashes);
+            assert!(run.hashes(0..2).eq(hashes));
             let prefix = run.prefix(3, 1);
             assert_eq!((prefix.len(), prefix.tokens(0..3)), (3, &tokens[..3]));
             assert_eq!(
-                (all_slots(&prefix, 0..3), prefix.hash(0)),
-                (slots[..3].to_vec(), u64::MAX)
+                (all_slots(&prefix, 0..3), prefix.hashes(0..1).next()),
+                (slots[..3].to_vec(), Some(u64::MAX))
             );
         }
     }

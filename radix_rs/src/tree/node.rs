@@ -128,8 +128,8 @@ impl Node {
     ) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
         // Blocks are numbered from the root; the run holds those that end in it.
         let before_run = (self.start() - self.offset as usize) / block_size;
-        (self.start() / block_size..self.end() / block_size)
-            .map(move |block| self.run.hash(block - before_run))
+        self.run
+            .hashes(self.start() / block_size - before_run..self.end() / block_size - before_run)
     }
 
     /// Split off the first `at` tokens as a node of its own, above this one.
