@@ -79,11 +79,14 @@ def nh(key: bytes, tokens: Sequence[int]) -> bytes:
     """128 bits for each sixteen tokens: a sum of products of what is added to the key's words."""
     shrunk = b""
     for start in range(0, len(tokens), 16):
-        words = b"".join(t.to_bytes(4, "little") for t in tokens[start : start + 16]).ljust(64, b"\0")
+        words = b"".join(t.to_bytes(4, "little") for t in tokens[start : start + 16]).ljust(
+            64, b"\0"
+        )
         total = 0
         for at in range(0, 64, 16):
             factors = [
-                int.from_bytes(words[i : i + 8], "little") + int.from_bytes(key[i : i + 8], "little")
+                int.from_bytes(words[i : i + 8], "little")
+                + int.from_bytes(key[i : i + 8], "little")
                 for i in (at, at + 8)
             ]
             total += (factors[0] & MASK) * (factors[1] & MASK)

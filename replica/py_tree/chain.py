@@ -1,8 +1,9 @@
 """The chain hash of blocks, as `radix_rs` computes it, in plain Python.
 
 `h(0)` hashes the namespace with SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input
-PRF", 2012), `h(i)` hashes with it the i-th block's token ids, shrunk by NH (Black et al., "UMAC: Fast
-and Secure Message Authentication", 1999), and `h(i-1)`. All keys follow from the cluster's.
+PRF", 2012), `h(i)` hashes with it what NH (Black et al., "UMAC: Fast and Secure Message
+Authentication", 1999) leaves of the i-th block's token ids, and `h(i-1)`. All keys follow from the
+cluster's.
 """
 
 import hashlib

@@ -86,21 +86,19 @@ impl ExactSizeIterator for Slots<'_> {}
 /// Where a row of slots begins: the position and the slot.
 pub(super) type Row = (u32, i32);
 
-const FEW: usize = 64;
-
-/// The rows of `slots`, unless they are so short that they are not worth it: shorter than
-/// 16 slots in the mean of any beginning, apart from a few.
+/// The rows of `slots`; `None` if those of some beginning, four apart, have fewer than 16 slots in the mean.
+/// Finding more of them costs more than it saves.
 pub(super) fn rows(slots: &[i32]) -> Option<Vec<Row>> {
     let mut rows = Vec::new();
     let mut at = 0;
     while let Some(&first) = slots.get(at) {
-        if 16 * rows.len() > FEW + at {
+        if rows.len() > 4 + at / 16 {
             return None;
         }
         rows.push((to_u32(at), first));
         at += row_length(&slots[at..], first);
     }
-    // Few slots may take less room than few rows.
+    // Few slots may take less room than their rows.
     (2 * rows.len() <= slots.len()).then_some(rows)
 }
 
