@@ -20,23 +20,30 @@ model: $(VENV)/.packages ## fetch the small model that demo and tests run (93 MB
 	@python -m router.cli model
 
 demo: dev ## see it work: four assistants, twelve users, two policies (under three minutes)
+	@echo "==> demo (on two cores under three minutes)"
 	@prefixlb demo
 
 up: dev ## a cluster on this machine until Ctrl-C
 	@prefixlb up
 
 test: dev ## all tests
-	cargo test --workspace
-	python -m pytest
+	@echo "==> tests of the crate (compiles it first)"
+	@cargo test --quiet --workspace
+	@echo "==> tests of the processes (minutes; a dot is a test)"
+	@python -m pytest
 
 check: $(VENV)/.extension ## linters, types, formats, generated code
-	ruff check
-	ruff format --check
-	mypy
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --all-features -- -D warnings
-	cd proto && buf lint
-	python -m proto.generate --check
+	@echo "==> Python: ruff, mypy"
+	@ruff check --quiet
+	@ruff format --quiet --check
+	@mypy --no-error-summary
+	@echo "==> Rust: rustfmt, clippy (compiles first)"
+	@cargo fmt --all --check
+	@cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
+	@echo "==> protos: buf, generated code"
+	@cd proto && buf lint
+	@python -m proto.generate --check
+	@echo "all clean"
 
 fmt: $(VENV)/.extension ## format and fix what can be fixed
 	ruff check --fix

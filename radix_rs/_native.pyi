@@ -320,11 +320,11 @@ class Pick:
     reason: str
     """"prefix", "load", "cold" or "policy"."""
     ticket: int
-    """Names this prompt while it is in flight; 0 for a dry pick."""
+    """Names this prompt while it is in flight; 0 for a peek."""
 
 @final
-class Mirror:
-    """What the router knows of one replica."""
+class MirrorStats:
+    """The figures of one replica's mirror."""
 
     epoch: int
     seq: int
@@ -365,19 +365,20 @@ class Router:
         """Apply a serialised DeltaBatch that continues the mirror: same epoch, next seq.
 
         Anything else leaves the mirror as it is, except "mismatch", whose events are applied. The
-        load is taken from every batch but a "stale" one. Prompts in flight end where their
-        blocks are stored. RouterError, and nothing changed, if the bytes are no batch or
-        their hash_version or block_size are not the mirror's.
+        load is taken from every batch but a "stale" one and, at an epoch other than 0, one of
+        another "epoch". Prompts in flight end where their blocks are stored. RouterError, and
+        nothing changed, if the bytes are no batch or their hash_version or block_size are not the
+        mirror's.
         """
     def clear(self, replica: str) -> None:
         """Forget the mirror's blocks; epoch 0, seq 0. Prompts in flight stay."""
     def apply_snapshot(self, replica: str, batch: bytes, last: bool) -> Applied:
         """Add one chunk of a snapshot to a cleared mirror; the last one sets epoch, seq and
-        proves count, digest: "applied" or "mismatch". Until then every batch of the stream is
-        "epoch". RouterError if the mirror is not cleared, or the chunk is of another epoch or
-        seq than those before it; also as for `apply`.
+        proves count, digest: "applied" or "mismatch"; its load, or none, is the load. Until then
+        every batch of the stream is "epoch". RouterError if the mirror is not cleared, or the chunk
+        is of another epoch or seq than those before it; also as for `apply`.
         """
-    def mirror(self, replica: str) -> Mirror: ...
+    def mirror(self, replica: str) -> MirrorStats: ...
     def load(self, replica: str) -> Load: ...
     def blocks(self, replica: str) -> list[int]:
         """The hashes in its mirror, sorted; for audits and tests."""
@@ -390,14 +391,17 @@ class Router:
         cache_salt: str = "",
         exclude: list[str] = ...,
         now_s: float,
-        dry: bool = False,
     ) -> Pick | None:
         """The replica for this prompt, None if none of the model is eligible.
 
-        Unless `dry`, the prompt is in flight there until `release`: its blocks count as expected,
+        The prompt is in flight there until `release`: its blocks count as expected,
         and its uncached tokens as ahead of others, until its blocks are stored, `prefilled`,
         `release` or `in_flight_ttl_s`. `now_s`: a monotonic clock. `exclude`: names not to pick.
         """
+    def peek(
+        self, tokens: Buffer, *, model: str, extra_key: str = "", cache_salt: str = "", now_s: float
+    ) -> Pick | None:
+        """What `pick` would return, with ticket 0. Changes nothing."""
     def explain(
         self, tokens: Buffer, *, model: str, extra_key: str = "", cache_salt: str = "", now_s: float
     ) -> list[Candidate]:

@@ -107,7 +107,7 @@ class Engine:
         epoch = self._delta_log.new_epoch()
         self._report(self._clock())
         self._publish()
-        log.info("flushed: epoch=%016x tokens=%d", epoch, dropped)
+        log.info("flushed epoch=%016x tokens=%d", epoch, dropped)
         return epoch, dropped
 
     def step(self) -> list[Progress]:
@@ -211,4 +211,4 @@ class Engine:
         deltas = self._tree.drain_deltas()
         if deltas is not None and (dropped := self._delta_log.append(deltas)):
             self._metrics.dropped_bytes.inc(dropped)
-            log.warning("delta backlog is full, dropped: size_bytes=%d", dropped)
+            log.warning("delta backlog is full, dropped size_bytes=%d", dropped)

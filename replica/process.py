@@ -2,15 +2,14 @@
 
 import logging
 import random
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
-from proto.errors import Unavailable
+from proto.metrics_page import metrics_page
 from proto.prefixlb.v1.delta_pb2 import Lease
-from radix_rs import HASH_VERSION, key_check
 from replica.announcement import announced, unannounced
 from replica.cache import Cache
 from replica.delta_log import DeltaLog
@@ -20,6 +19,7 @@ from replica.inference_service import InferenceService
 from replica.metrics import Metrics
 from replica.models.load import LoadedModel
 from replica.pool import Pool
+from replica.py_tree.chain import HASH_VERSION, key_check
 from replica.replica_service import ReplicaService
 from replica.request_reader import RequestReader
 from replica.scheduler import Scheduler
@@ -100,18 +100,20 @@ async def running(
         ),
         host=settings.host,
         port=settings.port,
-        max_message_bytes=settings.max_message_bytes,
-        # Answers that are computed and not yet read by slow readers count too.
+        refused=metrics.count_refused,
+        # Those that wait or run, and as many answers that are computed and not yet read: an answer
+        # keeps no slot, and a reader that never reads keeps no more than its call's place.
         max_generate_calls=2 * (settings.max_waiting + settings.max_running),
     )
     lease.address = settings.advertise_address or f"{settings.host}:{server.port}"
     lease.replica_id = settings.replica_id or lease.address
-    with metrics_page(metrics, settings.metrics_host, settings.metrics_port) as metrics_port:
+    page = metrics_page(metrics.registry, settings.metrics_host, settings.metrics_port)
+    with page as metrics_port:
         engine.start()
         try:
             await server.start()
             log.info(
-                "replica listens: id=%s address=%s metrics=%s:%d model=%s device=%s slots=%d",
+                "replica listens replica=%s address=%s metrics=%s:%d model=%s device=%s slots=%d",
                 *(lease.replica_id, lease.address, settings.metrics_host, metrics_port),
                 *(model_id, model.device, settings.slots),
             )
@@ -168,18 +170,3 @@ def build_engine(
         delta_log=delta_log,
         metrics=metrics,
     )
-
-
-@contextmanager
-def metrics_page(metrics: Metrics, host: str, port: int) -> Iterator[int]:
-    """The metrics page over HTTP, on a thread of its own; yields its port."""
-    try:
-        page, thread = start_http_server(port, host, metrics.registry)
-    except OSError as error:
-        raise Unavailable(f"cannot serve metrics on {host}:{port}: {error}") from error
-    try:
-        yield page.server_port
-    finally:
-        page.shutdown()
-        page.server_close()
-        thread.join()

@@ -1,6 +1,5 @@
 """From the wire to a Request, or to an error that says what is wrong with it."""
 
-import asyncio
 import dataclasses
 import random
 import time
@@ -13,11 +12,12 @@ from proto.errors import InvalidRequest, UnknownModel
 from proto.limits import check_sizes
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from proto.text import TextCodec
+from proto.tokenising import Tokenising
 from replica.models.interface import ModelConfig
 from replica.output import Output
 from replica.request import Request
 from replica.sampling import sampling_of
-from replica.sequence import Sequence
+from replica.sequence import Sequence, TokenArray
 from replica.stream import AnswerStream
 
 MAX_ID_CHARACTERS = 128
@@ -39,6 +39,7 @@ class RequestReader:
     ) -> None:
         """`seeds` draws those that requests leave open."""
         self._codec = codec
+        self._tokenising = Tokenising()
         self._config = config
         self._model_id = model_id
         self._num_slots = num_slots
@@ -60,13 +61,14 @@ class RequestReader:
             eos_token_ids=self._config.eos_token_ids,
             seeds=self._seeds,
         )
-        prompt = await self._prompt(message)
+        prompt = np.frombuffer(await self._tokenising.ids(self._codec, message), dtype=np.uint32)
+        self._check_vocabulary(prompt)
         max_tokens = min(sampling.max_tokens, self._room(len(prompt)))
         sampling = dataclasses.replace(sampling, max_tokens=max_tokens)
         return Request(
             request_id=message.request_id[:MAX_ID_CHARACTERS] or uuid.uuid4().hex,
             sequence=Sequence(
-                np.array(prompt, dtype=np.uint32),
+                prompt,
                 extra_key=message.extra_key,
                 cache_salt=message.cache_salt,
             ),
@@ -78,11 +80,11 @@ class RequestReader:
             deadline_s=None if time_remaining_s is None else arrived_s + time_remaining_s,
         )
 
-    async def _prompt(self, message: GenerateRequest) -> list[int]:
-        if message.WhichOneof("prompt") == "tokens":
-            return self._codec.prompt_ids(message, self._config.vocab_size)
-        # A long text takes milliseconds, which the streams that are running shall not wait for.
-        return await asyncio.to_thread(self._codec.prompt_ids, message, self._config.vocab_size)
+    def _check_vocabulary(self, prompt: TokenArray) -> None:
+        if (highest := int(prompt.max())) >= self._config.vocab_size:
+            raise InvalidRequest(
+                f"token id {highest} is outside the vocabulary of {self._config.vocab_size} tokens"
+            )
 
     def _room(self, prompt_length: int) -> int:
         """Tokens that an answer can have at most; the last one needs no slot."""

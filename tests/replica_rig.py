@@ -14,7 +14,12 @@ from proto.prefixlb.v1.inference_pb2 import (
     TokenPrompt,
 )
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
-from proto.prefixlb.v1.replica_pb2 import InfoRequest, InfoResponse
+from proto.prefixlb.v1.replica_pb2 import (
+    InfoRequest,
+    InfoResponse,
+    SnapshotRequest,
+    SnapshotResponse,
+)
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from proto.text import TextCodec
 from radix_rs import derive_hash_key
@@ -42,6 +47,9 @@ class ReplicaRig:
 
     async def info(self) -> InfoResponse:
         return await self.admin.Info(InfoRequest())
+
+    async def snapshot(self) -> list[SnapshotResponse]:
+        return [part async for part in self.admin.Snapshot(SnapshotRequest())]
 
     async def settled(self) -> None:
         """Returns once every slot is free or evictable and nobody runs."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import threading
+from array import array
 
 import grpc
 import pytest
@@ -12,6 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc import aio
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from proto.limits import MAX_METADATA_BYTES
 from proto.prefixlb.v1.inference_pb2 import (
     FINISH_REASON_LENGTH,
     FINISH_REASON_STOP,
@@ -232,10 +234,10 @@ async def test_a_request_that_is_being_read_has_a_place_already(
     reading, go_on = threading.Event(), threading.Event()
     real = TextCodec.prompt_ids
 
-    def prompt_ids(self: TextCodec, message: GenerateRequest, vocab_size: int) -> list[int]:
+    def prompt_ids(self: TextCodec, message: GenerateRequest) -> "array[int]":
         reading.set()
         assert go_on.wait(30)
-        return real(self, message, vocab_size)
+        return real(self, message)
 
     async with replica_rig(max_waiting=1) as rig:
         monkeypatch.setattr(TextCodec, "prompt_ids", prompt_ids)
@@ -257,6 +259,25 @@ async def test_a_request_id_is_cut_and_quoted_in_the_log(
         await rig.generate(tokens_request([1], 1, request_id="a\nb" + "x" * 200))
     (line,) = [each for each in caplog.messages if each.startswith("answered: ")]
     assert line.startswith("answered: request='a\\nb" + "x" * 125 + "' ")
+
+
+async def test_bytes_that_are_no_request_are_an_invalid_argument_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with replica_rig() as rig:
+        call = rig.channel.unary_stream("/prefixlb.v1.Inference/Generate")(b"\x0a\xff\xff")
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        count = rig.replica.metrics.requests.labels("tiny", "INVALID_ARGUMENT")
+        assert count._value.get() == 1
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_replica_takes_all_the_metadata_a_router_may_send() -> None:
+    async with replica_rig() as rig:
+        for _ in range(20):  # gRPC refuses by chance between two limits of its own
+            metadata = aio.Metadata(("x", "y" * (MAX_METADATA_BYTES + 1024)))
+            call = rig.inference.Generate(tokens_request([1], 1), metadata=metadata)
+            assert [part async for part in call]
 
 
 async def test_unknown_fields_are_ignored() -> None:

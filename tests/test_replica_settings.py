@@ -29,7 +29,7 @@ def test_flags_go_before_the_environment_and_both_before_defaults(
         ),
         (["--model", "x", "--block-size", "24", "--page-size", "16"], ["24 is not a multiple"]),
         (["--model", "x", "--chunk-size", "8", "--page-size", "16"], ["chunk_size 8 is below"]),
-        (["--model", "x", "--redis-url", "localhost"], ["--redis-url: String should match"]),
+        (["--model", "x", "--redis-url", "localhost"], ["--redis-url: expected redis://"]),
         (
             ["--model", "x", "--redis-url", "redis://r", "--host", "0.0.0.0"],
             ["set advertise_address"],
@@ -39,6 +39,7 @@ def test_flags_go_before_the_environment_and_both_before_defaults(
             for name in ("pod 1", "größe", "a\n", "x" * 129)
         ),
         (["--model", "x", "--advertise-address", "here"], ["--advertise-address: String should"]),
+        (["--model", "x", "--redis-url", "redis://h:x"], ["--redis-url: expected redis://"]),
         (["--model", "x", "--device", "tpu"], ["--device: Input should be 'auto', 'cpu' or"]),
         (["--model", "x", "--hash-secret-file", "/nowhere"], ["--hash-secret-file: cannot read"]),
     ],

@@ -3,14 +3,27 @@
 `h(0)` hashes the namespace with SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input
 PRF", 2012), `h(i)` hashes with it what NH (Black et al., "UMAC: Fast and Secure Message
 Authentication", 1999) leaves of the i-th block's token ids, and `h(i-1)`. All keys follow from the
-cluster's.
+cluster's. A replica has version, key and key check from here, whichever core its tree has.
 """
 
 import hashlib
 import struct
 from functools import lru_cache
 
+HASH_VERSION = 2
+"""Names this chain hash; peers with another version cannot share deltas."""
+
 _MASK = 2**64 - 1
+
+
+def derive_hash_key(secret: bytes) -> bytes:
+    """The cluster's key, 16 bytes: the first half of SHA-256("prefixlb-hash-v1" || secret)."""
+    return hashlib.sha256(b"prefixlb-hash-v1" + secret).digest()[:16]
+
+
+def key_check(key: bytes) -> int:
+    """Tells whether two processes have the same key, and nothing else about it."""
+    return namespace_seed(key, "prefixlb-key-check", "", "")
 
 
 def namespace_seed(key: bytes, model: str, extra_key: str, cache_salt: str) -> int:

@@ -60,7 +60,9 @@ class GenerateRequest(_message.Message):
     model: _builtins.str
     """Model id. Empty: the only model served; NOT_FOUND if there are several."""
     text: _builtins.str
-    """Tokenised as it is, without a template."""
+    """Tokenised as it is, without a template. Special tokens in it are control tokens: it is the whole prompt, as
+    a program that renders templates itself writes it. Words of strangers belong into a chat.
+    """
     extra_key: _builtins.str
     """What makes equal tokens mean different keys and values, such as a LoRA name. Part of the namespace."""
     cache_salt: _builtins.str
@@ -69,7 +71,9 @@ class GenerateRequest(_message.Message):
     """Higher goes first where requests wait; 0 is usual."""
     @_builtins.property
     def chat(self) -> Global___ChatPrompt:
-        """Rendered with the model's chat template, then tokenised."""
+        """Rendered with the model's chat template, then tokenised. Only the template writes control tokens: special
+        tokens in a role or content are plain text.
+        """
 
     @_builtins.property
     def tokens(self) -> Global___TokenPrompt:
@@ -107,7 +111,7 @@ class TokenPrompt(_message.Message):
     IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """One prompt, at least one id, each below the model's vocabulary size."""
+        """One prompt, 1 to 1,048,576 ids, each below the model's vocabulary size."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ mod apply;
 mod arena;
 mod block_map;
 mod check;
-mod mirror;
+mod position;
 mod replica_set;
 mod run;
 mod shape;
@@ -33,7 +33,7 @@ mod walk;
 
 use crate::chain::mix;
 
-pub use mirror::{MirrorState, Outcome};
+pub use position::{Outcome, Position};
 pub use replica_set::ReplicaId;
 pub(crate) use replica_set::ReplicaSet;
 pub use walk::Matches;
