@@ -49,9 +49,10 @@ def _block_keys(key: bytes) -> tuple[tuple[int, ...], bytes]:
 
 def _nh(key: tuple[int, ...], stretch: bytes) -> int:
     """128 bits of up to 16 tokens, zeros for those that are missing."""
-    words = struct.unpack("<8Q", stretch.ljust(64, b"\0"))
+    words: tuple[int, ...] = struct.unpack("<8Q", stretch.ljust(64, b"\0"))
     sums = [(word + part) & _MASK for word, part in zip(words, key, strict=True)]
-    return sum(a * b for a, b in zip(sums[::2], sums[1::2], strict=True)) % 2**128
+    products = (a * b for a, b in zip(sums[::2], sums[1::2], strict=True))
+    return sum(products) % 2**128
 
 
 def mix(value: int) -> int:
