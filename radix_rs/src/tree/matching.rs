@@ -3,6 +3,7 @@
 use super::key::common_prefix;
 use super::namespace::Namespace;
 use super::node::Node;
+use super::slots::Slots;
 use super::{Tree, TreeError};
 
 /// What the tree has of a key.
@@ -68,8 +69,8 @@ impl Tree {
             .map_or(0, |place| place.matched))
     }
 
-    /// The slots on the path from the root to `node` at the positions from `since` on, piece by piece from
-    /// the deepest up, each with the position it begins at.
+    /// The slots on the path from the root to `node` at the positions from `since` on, row by row, each with
+    /// the position it begins at; those of a deeper node first.
     ///
     /// # Errors
     /// [`TreeError::UnknownNode`].
@@ -77,15 +78,14 @@ impl Tree {
         &self,
         node: u64,
         since: usize,
-    ) -> Result<impl Iterator<Item = (usize, impl ExactSizeIterator<Item = i32> + '_)>, TreeError>
-    {
+    ) -> Result<impl Iterator<Item = (usize, Slots<'_>)>, TreeError> {
         let end = &self.nodes[self.resolve(node)?];
         let path = std::iter::successors(Some(end), |node| {
             (!node.is_root()).then(|| &self.nodes[node.parent])
         });
         Ok(path
             .take_while(move |node| node.end() > since)
-            .map(move |node| (node.start().max(since), node.slots_since(since))))
+            .flat_map(move |node| node.slots_since(since)))
     }
 
     /// Walk down from the namespace's root; `None` if not a page matches.
