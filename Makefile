@@ -9,7 +9,7 @@ RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) radix_rs/Cargo.toml $(shell fi
 
 export PATH := $(CURDIR)/$(BIN):$(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help dev model gen fmt check test bench demo up lock clean toolchain
+.PHONY: help dev model gen fmt check test fuzz bench demo up lock clean toolchain
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,23 +20,33 @@ model: $(VENV)/.packages ## fetch the small model that demo and tests run (93 MB
 	@python -m router.cli model
 
 demo: dev ## see it work: four assistants, twelve users, two policies (under three minutes)
+	@echo "==> demo (on two cores under three minutes)"
 	@prefixlb demo
 
 up: dev ## a cluster on this machine until Ctrl-C
 	@prefixlb up
 
 test: dev ## all tests
-	cargo test --workspace
-	python -m pytest
+	@echo "==> tests of the crate (compiles it first)"
+	@cargo test --quiet --workspace
+	@echo "==> tests of the processes (minutes; a dot is a test)"
+	@python -m pytest
+
+fuzz: ## random operations on the tree for an hour (SECONDS=n: so long), compared with the naive model
+	PREFIXLB_FUZZ_SECONDS=$(or $(SECONDS),3600) cargo test -p radix_rs --test tree_model
 
 check: $(VENV)/.extension ## linters, types, formats, generated code
-	ruff check
-	ruff format --check
-	mypy
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --all-features -- -D warnings
-	cd proto && buf lint
-	python -m proto.generate --check
+	@echo "==> Python: ruff, mypy"
+	@ruff check --quiet
+	@ruff format --quiet --check
+	@mypy --no-error-summary
+	@echo "==> Rust: rustfmt, clippy (compiles first)"
+	@cargo fmt --all --check
+	@cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
+	@echo "==> protos: buf, generated code"
+	@cd proto && buf lint
+	@python -m proto.generate --check
+	@echo "all clean"
 
 fmt: $(VENV)/.extension ## format and fix what can be fixed
 	ruff check --fix

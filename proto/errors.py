@@ -1,8 +1,9 @@
 """One hierarchy of errors, each with the gRPC status a caller sees."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import grpc
 from grpc import aio
@@ -32,6 +33,12 @@ class UnknownModel(LBError):
     code = grpc.StatusCode.NOT_FOUND
 
 
+class UnknownReplica(LBError):
+    """No replica of that name is in the fleet."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
 class Overloaded(LBError):
     """Admission is full; the client may retry after a pause."""
 
@@ -56,10 +63,45 @@ class DeadlineExceeded(LBError):
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
+class StalledReader(LBError):
+    """The caller does not read its answer; the rest is given up."""
+
+    code = grpc.StatusCode.ABORTED
+
+
+class NotServed(LBError):
+    """Whoever answers does not know the call: a server of another kind."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
+
+
+def error_from_status(code: grpc.StatusCode, details: str | None) -> LBError:
+    """The error of this hierarchy that a server answered with."""
+    known = (
+        *(InvalidRequest, UnknownModel, Overloaded, NotReady),
+        *(Unavailable, DeadlineExceeded, StalledReader, NotServed),
+    )
+    kinds: dict[grpc.StatusCode, type[LBError]] = {kind.code: kind for kind in known}
+    return kinds.get(code, LBError)(details or code.name)
+
+
 @asynccontextmanager
 async def as_status(context: aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
     """At a servicer's edge: an LBError inside becomes its status."""
     try:
         yield
     except LBError as error:
-        await context.abort(error.code, str(error))
+        await abort(context, error.code, str(error))
+
+
+async def abort(
+    context: aio.ServicerContext[Any, Any],
+    code: grpc.StatusCode,
+    details: str,
+    metadata: tuple[tuple[str, str | bytes], ...] = (),
+) -> NoReturn:
+    """End the call with a status, unless its client goes first: that is no failure of ours."""
+    try:
+        await context.abort(code, details, metadata)
+    except aio.InternalError as error:
+        raise asyncio.CancelledError from error

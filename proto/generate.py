@@ -19,13 +19,17 @@ def generate(out: Path) -> list[Path]:
     """Write all generated modules under `out` and return their paths relative to it."""
     sources = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("prefixlb/v1/*.proto"))
     well_known = files("grpc_tools") / "_proto"
-    subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT}", f"-I{well_known}"]
         + [f"--{plugin}_out={out}" for plugin in ("python", "grpc_python", "mypy", "mypy_grpc")]
         + sources,
-        check=True,
         cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,  # where a plugin tells each file it writes
+        text=True,
     )
+    if run.returncode:
+        sys.exit(f"{run.stdout}protoc failed with exit code {run.returncode}")
     generated = sorted(path.relative_to(out) for path in out.glob("prefixlb/v1/*_pb2*"))
     for path in generated:
         text = PACKAGE_IMPORT.sub(r"\1 proto.prefixlb", (out / path).read_text())

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from array import array
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cached_property
@@ -19,6 +20,13 @@ from proto.detokenizer import Detokenizer, token_bytes
 from proto.errors import InvalidModel, InvalidRequest
 from proto.prefixlb.v1.inference_pb2 import ChatMessage, GenerateRequest
 from proto.prefixlb.v1.replica_pb2 import TextRules
+from proto.special_tokens import MARK, SpecialTokens
+from proto.token_ids import ids_of
+
+PIECES_AT_ONCE = 1024
+"""Texts given to the tokenizer in one call. Only calls with a batch release the GIL, and only while
+they encode: what they take and return is converted under it.
+"""
 
 
 class TextCodec:
@@ -32,29 +40,41 @@ class TextCodec:
         self.tokenizer_json = tokenizer_json
         self.rules = rules
         self._tokenizer = parse_tokenizer(tokenizer_json)
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        self._special = SpecialTokens([token.content for token in added if token.special])
         self._bos = [self._id_of(rules.bos_token)] if rules.add_bos else []
         self._template = compile_template(rules.chat_template) if rules.chat_template else None
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text prompt, after the begin-of-sequence token if the model wants one."""
-        return self._bos + self._encode(text)
+        """Token ids of a text prompt, after the begin-of-sequence token if the model wants one.
+
+        Special tokens in it count as such: a text is the whole prompt as its sender wants it.
+        """
+        return self._bos + self._encode([text])
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Token ids of the rendered chat. Raises InvalidRequest as `render_chat` does."""
-        return self._encode(self.render_chat(messages))
+        """Token ids of the rendered chat. Raises InvalidRequest as `render_chat` does.
+
+        Only the template's special tokens count as such; in a role or content they are plain text.
+        """
+        return self._encode(self.render_chat(messages).split(MARK))
 
     def render_chat(self, messages: Sequence[ChatMessage]) -> str:
         """The chat as the model's template writes it, ready for the assistant's answer.
 
-        Raises InvalidRequest if there is no message, no template, or the template refuses the chat.
+        A MARK splits what could be a special token of a role or content. Raises InvalidRequest if
+        there is no message, no template, or the template refuses the chat.
         """
         if self._template is None:
             raise InvalidRequest("the model has no chat template; send text or token ids")
         if not messages:
             raise InvalidRequest("the chat has no messages, expected at least 1")
+        split = self._special.split
         try:
             return self._template.render(
-                messages=[{"role": each.role, "content": each.content} for each in messages],
+                messages=[
+                    {"role": split(each.role), "content": split(each.content)} for each in messages
+                ],
                 add_generation_prompt=True,
                 bos_token=self.rules.bos_token,
                 eos_token=self.rules.eos_token,
@@ -63,22 +83,19 @@ class TextCodec:
             # A template may do to values whatever an expression can.
             raise InvalidRequest(f"the model's chat template refused the chat: {error}") from error
 
-    def prompt_ids(self, request: GenerateRequest, vocab_size: int) -> list[int]:
-        """Token ids of a request's prompt, whichever form it has.
+    def prompt_ids(self, request: GenerateRequest) -> "array[int]":
+        """Token ids (u32) of a request's prompt, whichever form it has.
 
-        Raises InvalidRequest if it is missing or empty, or has an id outside [0, `vocab_size`).
+        Takes seconds for a long text, most of them without the GIL. Raises InvalidRequest if the
+        prompt is missing or empty.
         """
         match request.WhichOneof("prompt"):
             case "text":
-                ids = self.encode(request.text)
+                ids = array("I", self.encode(request.text))
             case "chat":
-                ids = self.encode_chat(request.chat.messages)
+                ids = array("I", self.encode_chat(request.chat.messages))
             case "tokens":
-                ids = list(request.tokens.ids)
-                if ids and (highest := max(ids)) >= vocab_size:
-                    raise InvalidRequest(
-                        f"token id {highest} is outside the vocabulary of {vocab_size} tokens"
-                    )
+                ids = ids_of(request.tokens)
             case _:
                 raise InvalidRequest("the request has no prompt: set text, chat or tokens")
         if not ids:
@@ -114,8 +131,13 @@ class TextCodec:
                 pieces.append(token_bytes(token))
         return pieces
 
-    def _encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+    def _encode(self, pieces: Sequence[str]) -> list[int]:
+        ids: list[int] = []
+        for start in range(0, len(pieces), PIECES_AT_ONCE):
+            batch = pieces[start : start + PIECES_AT_ONCE]
+            for encoding in self._tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+                ids += encoding.ids
+        return ids
 
     def _id_of(self, token: str) -> int:
         token_id = self._tokenizer.token_to_id(token)

@@ -166,6 +166,24 @@ class Tree:
         """`match_prefix` for its effect alone: the path is the most recent. Returns the length."""
     def peek(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int:
         """Length `match_prefix` would return. Changes nothing."""
+    def find(
+        self,
+        tokens: Buffer,
+        *,
+        node: int = 0,
+        length: int = 0,
+        extra_key: str = "",
+        cache_salt: str = "",
+    ) -> Match:
+        """`peek` for a key that is looked up again and again: it goes on from where it stood.
+
+        The `Match` is the one of `match_prefix`, but its node is the one in which the match lies,
+        not always at its end: nothing is split. `node`, `length`: what `find`, `admit` or
+        `checkpoint` said of this key before, or of a beginning of it. Then only what follows is
+        compared; everything if that node is gone, or `length` is none that it can have said.
+        """
+    def parent(self, node: int) -> int | None:
+        """Handle of the node above `node`, None above a root."""
     def insert(
         self,
         tokens: Buffer,
@@ -320,11 +338,11 @@ class Pick:
     reason: str
     """"prefix", "load", "cold" or "policy"."""
     ticket: int
-    """Names this prompt while it is in flight; 0 for a dry pick."""
+    """Names this prompt while it is in flight; 0 for a peek."""
 
 @final
-class Mirror:
-    """What the router knows of one replica."""
+class MirrorStats:
+    """The figures of one replica's mirror."""
 
     epoch: int
     seq: int
@@ -365,19 +383,20 @@ class Router:
         """Apply a serialised DeltaBatch that continues the mirror: same epoch, next seq.
 
         Anything else leaves the mirror as it is, except "mismatch", whose events are applied. The
-        load is taken from every batch but a "stale" one. Prompts in flight end where their
-        blocks are stored. RouterError, and nothing changed, if the bytes are no batch or
-        their hash_version or block_size are not the mirror's.
+        load is taken from every batch but a "stale" one and, at an epoch other than 0, one of
+        another "epoch". Prompts in flight end where their blocks are stored. RouterError, and
+        nothing changed, if the bytes are no batch or their hash_version or block_size are not the
+        mirror's.
         """
     def clear(self, replica: str) -> None:
         """Forget the mirror's blocks; epoch 0, seq 0. Prompts in flight stay."""
     def apply_snapshot(self, replica: str, batch: bytes, last: bool) -> Applied:
         """Add one chunk of a snapshot to a cleared mirror; the last one sets epoch, seq and
-        proves count, digest: "applied" or "mismatch". Until then every batch of the stream is
-        "epoch". RouterError if the mirror is not cleared, or the chunk is of another epoch or
-        seq than those before it; also as for `apply`.
+        proves count, digest: "applied" or "mismatch"; its load, or none, is the load. Until then
+        every batch of the stream is "epoch". RouterError if the mirror is not cleared, or the chunk
+        is of another epoch or seq than those before it; also as for `apply`.
         """
-    def mirror(self, replica: str) -> Mirror: ...
+    def mirror(self, replica: str) -> MirrorStats: ...
     def load(self, replica: str) -> Load: ...
     def blocks(self, replica: str) -> list[int]:
         """The hashes in its mirror, sorted; for audits and tests."""
@@ -390,14 +409,17 @@ class Router:
         cache_salt: str = "",
         exclude: list[str] = ...,
         now_s: float,
-        dry: bool = False,
     ) -> Pick | None:
         """The replica for this prompt, None if none of the model is eligible.
 
-        Unless `dry`, the prompt is in flight there until `release`: its blocks count as expected,
+        The prompt is in flight there until `release`: its blocks count as expected,
         and its uncached tokens as ahead of others, until its blocks are stored, `prefilled`,
         `release` or `in_flight_ttl_s`. `now_s`: a monotonic clock. `exclude`: names not to pick.
         """
+    def peek(
+        self, tokens: Buffer, *, model: str, extra_key: str = "", cache_salt: str = "", now_s: float
+    ) -> Pick | None:
+        """What `pick` would return, with ticket 0. Changes nothing."""
     def explain(
         self, tokens: Buffer, *, model: str, extra_key: str = "", cache_salt: str = "", now_s: float
     ) -> list[Candidate]:

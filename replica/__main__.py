@@ -1,17 +1,19 @@
 """`python -m replica`: settings, then the process that they describe."""
 
 import logging
+import signal
 import sys
 
 from prometheus_client import disable_created_metrics
 
 from proto.secret import read_hash_secret
-from radix_rs import derive_hash_key
+from replica.py_tree.chain import derive_hash_key
 from replica.settings import read_settings
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 after a signal, 1 if a port is taken, 2 for a bad setting or model."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while a model loads
     settings = read_settings(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s"

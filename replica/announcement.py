@@ -3,13 +3,9 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 from proto import keys
 from proto.prefixlb.v1.delta_pb2 import Lease
-from proto.redis_client import open_redis
+from proto.redis_client import open_blocking_redis, open_redis
 from replica.delta_log import DeltaLog
 from replica.metrics import Metrics
 from replica.publisher import Publisher
@@ -31,12 +27,7 @@ async def announced(
 ) -> AsyncIterator[None]:
     """Lease and deltas are in Redis until the end of the block, whenever Redis is there."""
     # The publisher has a thread of its own, where nothing is cancelled.
-    stream_client = redis.Redis.from_url(
-        redis_url,
-        socket_timeout=TIMEOUT_S,
-        socket_connect_timeout=TIMEOUT_S,
-        retry=Retry(NoBackoff(), RETRIES),
-    )
+    stream_client = open_blocking_redis(redis_url, timeout_s=TIMEOUT_S, retries=RETRIES)
     stream = RedisStream(stream_client, metrics, stream=keys.deltas(cluster, lease().replica_id))
     publisher = Publisher(delta_log, stream.send, metrics)
     with stream_client:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from replica.pool import Pool
-from replica.sequence import Sequence
+from replica.sequence import Namespace, Sequence
 from replica.tree_core import TreeCore
 
 
@@ -14,10 +14,11 @@ class CacheError(Exception):
 class Cache:
     """Every slot is free, the tree's (evictable or protected), or a sequence's own."""
 
-    def __init__(self, tree: TreeCore, pool: Pool, *, page_size: int) -> None:
+    def __init__(self, tree: TreeCore, pool: Pool) -> None:
         self._tree = tree
         self._pool = pool
-        self._page_size = page_size
+        self.changes = 0
+        """Counts what can make a look-up come out otherwise than the one before."""
 
     @property
     def num_slots(self) -> int:
@@ -32,12 +33,19 @@ class Cache:
         """Slots that an allocation can get: free, or evictable at this moment."""
         return self._pool.num_free + self._tree.stats().evictable
 
-    def uncached(self, sequence: Sequence) -> int:
-        """Tokens `acquire` would leave to compute; at least 1. Changes nothing."""
-        cached = self._tree.peek(
-            sequence.tokens[:-1].data, extra_key=sequence.extra_key, cache_salt=sequence.cache_salt
+    def look_up(self, sequence: Sequence) -> None:
+        """How much the tree holds of one that waits: `cached`, at most all but the last token.
+
+        Goes on from where the look-up before ended, so it costs what has changed since.
+        """
+        found = self._tree.find(
+            sequence.reusable, node=sequence.node, length=sequence.cached, **sequence.namespace
         )
-        return sequence.length - cached
+        sequence.cached, sequence.node = found.length, found.node
+
+    def parent(self, node: int) -> int | None:
+        """The tree's node above the one in which a look-up ended; None above a root."""
+        return self._tree.parent(node)
 
     def acquire(self, sequence: Sequence) -> None:
         """Take over what the tree holds beyond what `sequence` has computed, and lock it.
@@ -45,15 +53,15 @@ class Cache:
         For a sequence that holds nothing yet, and for one whose prefix others have computed since.
         The last token is always left to compute, for its logits.
         """
-        tokens = sequence.tokens[:-1]
-        slots = np.empty(len(tokens), dtype=np.int32)
-        match = self._tree.match_prefix(
-            tokens.data, slots.data, extra_key=sequence.extra_key, cache_salt=sequence.cache_salt
+        own = sequence.slots[sequence.owned_from :].copy()
+        admitted = self._tree.admit(
+            sequence.reusable, sequence.room, receipt=sequence.receipt, **sequence.namespace
         )
-        if match.length > sequence.computed:
-            self._move_lock(sequence, match.node)
-            self._free_own(sequence)
-            sequence.adopt(slots[: match.length])
+        sequence.receipt, sequence.node = admitted.receipt, admitted.node
+        sequence.cached = admitted.length
+        if admitted.length > sequence.computed:
+            self._pool.free(own)
+            sequence.owned_from = sequence.allocated = sequence.computed = admitted.length
 
     def allocate(self, sequence: Sequence, until: int) -> bool:
         """Slots for the positions up to `until`, evicting the shortfall.
@@ -65,7 +73,8 @@ class Cache:
         if shortfall > 0:
             if shortfall > self._tree.stats().evictable:
                 return False
-            self._pool.free(np.frombuffer(self._tree.evict(shortfall), dtype=np.int32))
+            self._free(self._tree.evict(shortfall))
+            self.changes += 1
         if count > 0:
             sequence.extend_slots(self._pool.alloc(count))
         return True
@@ -73,30 +82,39 @@ class Cache:
     def checkpoint(self, sequence: Sequence) -> None:
         """Give the tree the whole pages computed, so that others match them at once.
 
-        Where prompt and output meet the tree gets a node boundary: the output can be evicted alone.
+        What others computed first is theirs: the sequence goes on with the tree's slots.
         """
-        for end in (min(sequence.prompt_length, sequence.computed), sequence.computed):
-            aligned = end - end % self._page_size
-            if aligned > sequence.owned_from:
-                self._insert(sequence, aligned)
+        done = self._tree.checkpoint(
+            sequence.keys[: sequence.computed].data, sequence.slots.data, **_claim(sequence)
+        )
+        self._free(done.freed)
+        self.changes += 1
+        sequence.receipt, sequence.node = done.receipt, done.node
+        sequence.cached = sequence.owned_from = done.length
+        sequence.counted_to = max(sequence.counted_to, done.length)
 
     def release(self, sequence: Sequence) -> None:
         """The one way out: keep in the tree what is computed, unlock it, free the rest.
 
         The last token of an answer that ended by length was never computed and is not kept.
         """
-        self.checkpoint(sequence)
-        self._free_own(sequence)
-        if sequence.receipt is not None:
-            self._tree.unlock(sequence.receipt)
-            sequence.receipt = None
+        if sequence.receipt is None:
+            return
+        if sequence.allocated == sequence.owned_from:
+            self._tree.unlock(sequence.receipt)  # no use of it: it computed nothing since
+        else:
+            freed = self._tree.finish(
+                sequence.keys[: sequence.computed].data, sequence.slots.data, **_claim(sequence)
+            )
+            self._free(freed)
+            self.changes += 1
+        sequence.receipt = None
         sequence.computed = sequence.owned_from = sequence.allocated = 0
 
     def flush(self) -> int:
         """Empty the tree, which nobody may hold. Returns the tokens dropped."""
-        slots = np.frombuffer(self._tree.reset(), dtype=np.int32)
-        self._pool.free(slots)
-        return len(slots)
+        self.changes += 1
+        return self._free(self._tree.reset())
 
     def check(self, held: list[Sequence]) -> None:
         """Raise CacheError unless every slot is accounted for once, `held` being all sequences."""
@@ -112,42 +130,28 @@ class Cache:
                 f"{stats.locks} locks for {locks} holders"
             )
 
-    def _insert(self, sequence: Sequence, end: int) -> None:
-        tokens = sequence.tokens[:end]
-        inserted = self._tree.insert(
-            tokens.data,
-            sequence.slots[:end].astype(np.int32).data,
-            owned_from=sequence.owned_from,
-            counted_to=sequence.counted_to,
-            extra_key=sequence.extra_key,
-            cache_salt=sequence.cache_salt,
-        )
-        self._move_lock(sequence, inserted.node)
-        sequence.counted_to = max(sequence.counted_to, end)
-        if inserted.duplicates:
-            self._remap(sequence, end, inserted.duplicates)
-        else:
-            sequence.owned_from = end
+    def _free(self, slots: bytes) -> int:
+        freed = np.frombuffer(slots, dtype=np.int32)
+        self._pool.free(freed)
+        return len(freed)
 
-    def _remap(self, sequence: Sequence, end: int, duplicates: list[tuple[int, int]]) -> None:
-        """Another request computed these tokens first: use the tree's slots, free the own ones."""
-        for start, stop in duplicates:
-            self._pool.free(sequence.slots[start:stop])
-        slots = np.empty(end, dtype=np.int32)
-        self._tree.match_prefix(
-            sequence.tokens[:end].data,
-            slots.data,
-            extra_key=sequence.extra_key,
-            cache_salt=sequence.cache_salt,
-        )
-        sequence.adopt(slots)
 
-    def _free_own(self, sequence: Sequence) -> None:
-        self._pool.free(sequence.slots[sequence.owned_from :])
-        sequence.allocated = sequence.owned_from
+class _Claim(Namespace):
+    receipt: int
+    owned_from: int
+    counted_to: int
+    prompt_length: int
+    priority: int
 
-    def _move_lock(self, sequence: Sequence, node: int) -> None:
-        receipt = self._tree.lock(node)  # before the unlock, so that nothing between is evictable
-        if sequence.receipt is not None:
-            self._tree.unlock(sequence.receipt)
-        sequence.receipt = receipt
+
+def _claim(sequence: Sequence) -> _Claim:
+    """What an acquired sequence tells the tree of itself when it hands over what it computed."""
+    assert sequence.receipt is not None
+    return {
+        "receipt": sequence.receipt,
+        "owned_from": sequence.owned_from,
+        "counted_to": sequence.counted_to,
+        "prompt_length": sequence.prompt_length,
+        "priority": sequence.priority,
+        **sequence.namespace,
+    }

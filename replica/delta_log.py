@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from proto.prefixlb.v1 import delta_pb2
-from radix_rs import HASH_VERSION
+from replica.py_tree.chain import HASH_VERSION
 from replica.tree_core import Deltas
 
 

@@ -107,7 +107,7 @@ class Engine:
         epoch = self._delta_log.new_epoch()
         self._report(self._clock())
         self._publish()
-        log.info("flushed: epoch=%016x tokens=%d", epoch, dropped)
+        log.info("flushed epoch=%016x tokens=%d", epoch, dropped)
         return epoch, dropped
 
     def step(self) -> list[Progress]:
@@ -157,11 +157,11 @@ class Engine:
         for request in plan.decodes:
             sequence = request.sequence
             tokens.append(sequence.tokens[-1:])
-            segments.append(Segment(1, sequence.slots_tensor[: sequence.length], True))
+            segments.append(Segment(1, sequence.slots_tensor[: sequence.length].long(), True))
         for chunk in plan.chunks:
             sequence = chunk.request.sequence
             tokens.append(sequence.tokens[sequence.computed : chunk.end])
-            slots = sequence.slots_tensor[: chunk.end]
+            slots = sequence.slots_tensor[: chunk.end].long()
             segments.append(Segment(chunk.num_tokens, slots, chunk.is_last))
         batch = Batch(torch.from_numpy(np.concatenate(tokens).astype(np.int64)), tuple(segments))
         with torch.inference_mode():
@@ -211,4 +211,4 @@ class Engine:
         deltas = self._tree.drain_deltas()
         if deltas is not None and (dropped := self._delta_log.append(deltas)):
             self._metrics.dropped_bytes.inc(dropped)
-            log.warning("delta backlog is full, dropped: size_bytes=%d", dropped)
+            log.warning("delta backlog is full, dropped size_bytes=%d", dropped)

@@ -6,7 +6,7 @@ import logging
 import grpc
 from grpc import aio
 
-from proto.errors import LBError
+from proto.errors import LBError, abort
 from proto.prefixlb.v1.inference_pb2 import (
     FINISH_REASON_UNSPECIFIED,
     GenerateRequest,
@@ -53,7 +53,7 @@ class InferenceService(InferenceServicer):
             code = grpc.StatusCode.OK
         except LBError as error:
             code = error.code
-            await context.abort(error.code, str(error))
+            await abort(context, error.code, str(error))
         except (asyncio.CancelledError, aio.InternalError) as error:
             # Either way the client has gone: a write to it may fail before we are told.
             code = grpc.StatusCode.CANCELLED
@@ -99,7 +99,7 @@ class InferenceService(InferenceServicer):
                 )
             )
         log.debug(
-            "answered: request=%r prompt_tokens=%d cached_tokens=%d completion_tokens=%d",
+            "answered request=%r prompt_tokens=%d cached_tokens=%d completion_tokens=%d",
             request.request_id,
             request.sequence.prompt_length,
             request.cached_tokens,

@@ -25,17 +25,10 @@ def run(settings: ReplicaSettings, hash_key: bytes) -> int:
         torch.set_num_threads(settings.threads)
     try:
         loaded = load_model(settings.model, choose_device(settings.device))
-    except InvalidModel as error:
-        print(f"prefixlb replica: {error}", file=sys.stderr)
-        return 2
-    try:
         asyncio.run(serve(settings, loaded, hash_key))
-    except CoreUnavailable as error:
+    except (InvalidModel, CoreUnavailable, Unavailable) as error:
         print(f"prefixlb replica: {error}", file=sys.stderr)
-        return 2
-    except Unavailable as error:
-        print(f"prefixlb replica: {error}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, Unavailable) else 2
     return 0
 
 
@@ -44,7 +37,7 @@ async def serve(settings: ReplicaSettings, loaded: LoadedModel, hash_key: bytes)
     stop, end = asyncio.Event(), asyncio.Event()
 
     def on_signal(name: str) -> None:
-        log.info("signal: name=%s", name)
+        log.info("signal signal=%s", name)
         (end if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
@@ -59,7 +52,7 @@ async def serve(settings: ReplicaSettings, loaded: LoadedModel, hash_key: bytes)
             timeout=settings.drain_timeout_s,
             return_when=asyncio.FIRST_COMPLETED,
         )
-        log.info("replica ends: drained=%s", drained.done())
+        log.info("replica ends drained=%s", drained.done())
         for task in (engine, drained, ended):
             task.cancel()
 

@@ -1,5 +1,6 @@
 """Every metric of a replica."""
 
+import grpc
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from proto.prefixlb.v1 import delta_pb2
@@ -27,7 +28,9 @@ class Metrics:
 
         self.prompt_tokens = counter("prompt_tokens_total", "Prompt tokens of requests answered.")
         self.cached_tokens = counter(
-            "cached_tokens_total", "Prompt tokens whose keys and values were reused."
+            "cached_tokens_total",
+            "Prompt tokens whose keys and values were reused: what is delivered. The tree counts "
+            "pages, routers whole blocks, so this may be more than what they captured.",
         )
         self.prefilled_tokens = counter(
             "prefilled_tokens_total", "Tokens computed before a first or resumed output token."
@@ -84,6 +87,11 @@ class Metrics:
 
     def count_request(self, code: str) -> None:
         self.requests.labels(self._model, code).inc()
+
+    def count_refused(self, method: str, code: grpc.StatusCode) -> None:
+        """A call of `method` ended before it had a readable message."""
+        if method.endswith("/Generate"):
+            self.count_request(code.name)
 
     def show(self, load: delta_pb2.Load, *, protected: int) -> None:
         """Set the gauges of requests and slots."""

@@ -2,15 +2,14 @@
 
 import logging
 import random
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
-from proto.errors import Unavailable
+from proto.metrics_page import metrics_page
 from proto.prefixlb.v1.delta_pb2 import Lease
-from radix_rs import HASH_VERSION, key_check
 from replica.announcement import announced, unannounced
 from replica.cache import Cache
 from replica.delta_log import DeltaLog
@@ -20,8 +19,10 @@ from replica.inference_service import InferenceService
 from replica.metrics import Metrics
 from replica.models.load import LoadedModel
 from replica.pool import Pool
+from replica.py_tree.chain import HASH_VERSION, key_check
 from replica.replica_service import ReplicaService
 from replica.request_reader import RequestReader
+from replica.schedule_policy import make_schedule_policy
 from replica.scheduler import Scheduler
 from replica.server import Server
 from replica.settings import ReplicaSettings
@@ -100,18 +101,20 @@ async def running(
         ),
         host=settings.host,
         port=settings.port,
-        max_message_bytes=settings.max_message_bytes,
-        # Answers that are computed and not yet read by slow readers count too.
+        refused=metrics.count_refused,
+        # Those that wait or run, and as many answers that are computed and not yet read: an answer
+        # keeps no slot, and a reader that never reads keeps no more than its call's place.
         max_generate_calls=2 * (settings.max_waiting + settings.max_running),
     )
     lease.address = settings.advertise_address or f"{settings.host}:{server.port}"
     lease.replica_id = settings.replica_id or lease.address
-    with metrics_page(metrics, settings.metrics_host, settings.metrics_port) as metrics_port:
+    page = metrics_page(metrics.registry, settings.metrics_host, settings.metrics_port)
+    with page as metrics_port:
         engine.start()
         try:
             await server.start()
             log.info(
-                "replica listens: id=%s address=%s metrics=%s:%d model=%s device=%s slots=%d",
+                "replica listens replica=%s address=%s metrics=%s:%d model=%s device=%s slots=%d",
                 *(lease.replica_id, lease.address, settings.metrics_host, metrics_port),
                 *(model_id, model.device, settings.slots),
             )
@@ -143,6 +146,8 @@ def build_engine(
         hash_key=hash_key,
         model=model_id,
         policy=settings.eviction_policy,
+        policy_options=settings.eviction_options,
+        disabled=settings.disable_cache,
     )
     pool = Pool(
         num_slots=settings.slots,
@@ -152,12 +157,14 @@ def build_engine(
         dtype=model.dtype,
         device=model.device,
     )
-    cache = Cache(tree, pool, page_size=settings.page_size)
+    cache = Cache(tree, pool)
     scheduler = Scheduler(
         cache,
+        make_schedule_policy(settings.schedule_policy, cache.parent),
         chunk_size=settings.chunk_size,
         page_size=settings.page_size,
         max_running=settings.max_running,
+        wait_to_share=not settings.disable_cache,
     )
     return Engine(
         model=model,
@@ -168,18 +175,3 @@ def build_engine(
         delta_log=delta_log,
         metrics=metrics,
     )
-
-
-@contextmanager
-def metrics_page(metrics: Metrics, host: str, port: int) -> Iterator[int]:
-    """The metrics page over HTTP, on a thread of its own; yields its port."""
-    try:
-        page, thread = start_http_server(port, host, metrics.registry)
-    except OSError as error:
-        raise Unavailable(f"cannot serve metrics on {host}:{port}: {error}") from error
-    try:
-        yield page.server_port
-    finally:
-        page.shutdown()
-        page.server_close()
-        thread.join()

@@ -6,6 +6,7 @@ from collections import deque
 import redis
 
 from proto import keys
+from proto.redis_client import failure_reason
 from replica.delta_log import Batch
 from replica.metrics import Metrics
 
@@ -50,12 +51,15 @@ class RedisStream:
             self._kept.clear()  # another Redis may answer next
             self._kept_bytes = 0
             if self._answers:
-                log.warning("cannot publish, will retry: stream=%s error=%s", self._stream, error)
+                log.warning(
+                    "cannot publish, will retry stream=%s seq=%d size_bytes=%d why=%r",
+                    *(self._stream, batch.seq, len(batch.payload), failure_reason(error)),
+                )
             self._answers = False
             return False
         self._metrics.published_batches.inc()
         if not self._answers:
-            log.info("publishing again: stream=%s seq=%d", self._stream, batch.seq)
+            log.info("publishing again stream=%s seq=%d", self._stream, batch.seq)
         self._answers = True
         return True
 

@@ -4,13 +4,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
+from google.protobuf.message import DecodeError
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from proto import keys
+from proto.errors import Unavailable
 from proto.prefixlb.v1 import delta_pb2
-from proto.redis_client import reply_timeout
+from proto.redis_client import failure_reason, reply_timeout
 from replica.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -40,7 +43,11 @@ class Registry:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Renew every period in the block, also while Redis is away; then withdraw."""
+        """Renew every period in the block, also while Redis is away; then withdraw.
+
+        Raises Unavailable if another replica holds the lease and renews it.
+        """
+        await self._await_turn()
         async with asyncio.TaskGroup() as tasks:
             renewals = tasks.create_task(self._renew_forever(), name="lease")
             try:
@@ -68,11 +75,12 @@ class Registry:
         except (RedisError, OSError) as error:
             self._metrics.lease_failures.inc()
             if self._known is not False:
-                log.warning("cannot renew the lease, will retry: key=%s error=%s", key, error)
+                why = failure_reason(error)
+                log.warning("cannot renew the lease, will retry key=%s why=%r", key, why)
             self._known = False
             return False
         if not self._known:
-            log.info("lease held: key=%s address=%s", key, lease.address)
+            log.info("lease held key=%s address=%s", key, lease.address)
         self._known = True
         return True
 
@@ -82,7 +90,7 @@ class Registry:
         try:
             async with (
                 reply_timeout(REPLY_TIMEOUT_S),
-                self._client.pipeline(transaction=True) as pipe,
+                self._client.pipeline(transaction=False) as pipe,  # a full Redis queues nothing
             ):
                 pipe.delete(keys.lease(self._cluster, replica_id))
                 pipe.delete(keys.deltas(self._cluster, replica_id))
@@ -90,7 +98,32 @@ class Registry:
                 await pipe.execute()
         except (RedisError, OSError) as error:
             self._metrics.lease_failures.inc()
-            log.warning("cannot withdraw the lease, it will run out: error=%s", error)
+            log.warning("cannot withdraw the lease, it will run out why=%r", failure_reason(error))
+
+    async def _await_turn(self) -> None:
+        """Until the lease of another life at another address has run out, if there is one."""
+        own = self._lease()
+        key = keys.lease(self._cluster, own.replica_id)
+        left_ms: int | None = None
+        while True:
+            try:
+                async with reply_timeout(REPLY_TIMEOUT_S):
+                    value = cast(bytes | None, await self._client.get(key))
+                    now_left_ms = await self._client.pttl(key)
+                other = delta_pb2.Lease.FromString(value or b"").address
+            except (RedisError, OSError, DecodeError):
+                return  # what cannot be read is nobody's; the routers see two of one id as well
+            if not other or other == own.address:
+                return
+            if left_ms is None:
+                log.info("waits for a lease to run out: key=%s address=%s", key, other)
+            elif now_left_ms > left_ms:
+                raise Unavailable(
+                    f"replica id {own.replica_id!r} is in use: the replica at {other} renews its"
+                    f" lease, this one is at {own.address}; give each its own --replica-id"
+                )
+            left_ms = now_left_ms
+            await asyncio.sleep(keys.LEASE_PERIOD_S / 4)
 
     async def _renew_forever(self) -> None:
         while True:

@@ -9,10 +9,10 @@ from proto.errors import as_status
 from proto.prefixlb.v1 import delta_pb2, replica_pb2
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaServicer
 from proto.text import TextCodec
-from radix_rs import HASH_VERSION
 from replica.engine_thread import EngineThread
 from replica.metrics import Metrics
 from replica.models.interface import ModelConfig
+from replica.py_tree.chain import HASH_VERSION
 
 TOKENIZER_PIECE_BYTES = 1 << 20
 
@@ -79,6 +79,7 @@ class ReplicaService(ReplicaServicer):
             is_last = number == len(chunks)
             if is_last:
                 batch.count, batch.digest = position.count, position.digest
+                batch.load.CopyFrom(position.load)
             yield replica_pb2.SnapshotResponse(batch=batch, last=is_last)
 
     async def Flush(

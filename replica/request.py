@@ -1,6 +1,6 @@
 """A request as the engine sees it: what is asked and how far it is."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from replica.output import Output
@@ -34,7 +34,6 @@ class Request:
     """`max_tokens` are those asked for, or fewer where context or pool end."""
     output: Output
     stream: AnswerStream
-    priority: int
     arrived_s: float
     deadline_s: float | None
     state: RequestState = RequestState.WAITING
@@ -42,12 +41,11 @@ class Request:
     """Prompt tokens reused rather than computed."""
     reached: int = 0
     """The most positions it ever held; what it gets back after a preemption is not reuse."""
-    uncached: int = field(init=False)
-    """Tokens to compute before the next output token, as last looked up in the tree."""
     last_token_s: float | None = None
 
-    def __post_init__(self) -> None:
-        self.uncached = self.sequence.length
+    @property
+    def priority(self) -> int:
+        return self.sequence.priority
 
     @property
     def generated(self) -> int:

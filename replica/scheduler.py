@@ -1,26 +1,21 @@
 """What the next step computes: each running request's next token, and prompt chunks."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-import numpy as np
-
 from proto.prefixlb.v1 import delta_pb2
 from replica.cache import Cache
 from replica.request import Request, RequestState
-
-AGING = 0.1
-"""A waiting prompt counts as smaller by this part of what could be computed meanwhile."""
+from replica.schedule_policy import SchedulePolicy
+from replica.sequence import Sequence
 
 DECODE_RESERVE_TOKENS = 64
 """Output tokens of each request that admission keeps slots for; more may cost a preemption."""
 
 SHARED_TOKENS = 32
-"""Two prompts that share this much of what is uncached are not computed in the same step."""
-
-REFRESHED_PER_STEP = 64
-"""Waiting requests whose cached prefix is looked up again in a step."""
+"""Two prompts that share this much of what one has to compute are not computed in the same step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +49,25 @@ class Plan:
 class Scheduler:
     """Requests by state, and the choice among them. Called from one thread."""
 
-    def __init__(self, cache: Cache, *, chunk_size: int, page_size: int, max_running: int) -> None:
-        """`chunk_size`: prompt tokens in a step at most, and at least a page."""
+    def __init__(
+        self,
+        cache: Cache,
+        policy: SchedulePolicy,
+        *,
+        chunk_size: int,
+        page_size: int,
+        max_running: int,
+        wait_to_share: bool = True,
+    ) -> None:
+        """`chunk_size`: prompt tokens in a step at most, and at least a page.
+
+        `wait_to_share`: of prompts that begin alike one is computed and the others wait for it,
+        which is of use only if the tree keeps what is computed.
+        """
         self._cache = cache
+        self._policy = policy
+        self._wait_to_share = wait_to_share
+        self._changes_seen = cache.changes
         self._chunk_size = chunk_size
         self._page_size = page_size
         self._max_running = max_running
@@ -72,13 +83,13 @@ class Scheduler:
         return chain(self.running, self.prefilling, self.waiting)
 
     def add(self, request: Request) -> None:
+        self._cache.look_up(request.sequence)
         self.waiting.append(request)
 
     def plan(self, now_s: float) -> Plan:
         """Choose and allocate the next step. An empty plan: there is nothing to do."""
         plan = Plan(self._plan_decodes())
         if self.prefilling or (self.waiting and len(self.running) < self._max_running):
-            self._refresh()
             self._plan_chunks(plan, now_s)
             while plan.is_empty:
                 # Nobody can go on: those half-way through their prompts hold each other's slots.
@@ -92,7 +103,6 @@ class Scheduler:
         is_last = chunk.is_last
         request.sequence.computed += chunk.num_tokens
         request.reached = max(request.reached, request.sequence.computed)
-        request.uncached = request.sequence.remaining
         self._cache.checkpoint(request.sequence)
         if is_last:
             self.prefilling.remove(request)
@@ -112,21 +122,19 @@ class Scheduler:
             request.move(RequestState.FINISHED)
 
     def load(self) -> delta_pb2.Load:
-        classes: dict[int, delta_pb2.LoadClass] = {}
-        pending = 0
+        classes: dict[int, list[int]] = defaultdict(list)
         for request in chain(self.prefilling, self.waiting):
-            tokens = request.uncached
-            pending += tokens
-            log2 = tokens.bit_length() - 1
-            row = classes.setdefault(log2, delta_pb2.LoadClass(log2=log2))
-            row.requests += 1
-            row.tokens += tokens
+            tokens = request.sequence.uncached
+            classes[tokens.bit_length() - 1].append(tokens)
         return delta_pb2.Load(
             running=len(self.running),
             waiting=len(self.waiting) + len(self.prefilling),
-            pending_tokens=pending,
-            classes=[classes[log2] for log2 in sorted(classes)],
-            order=delta_pb2.PREFILL_ORDER_SHORTEST,
+            pending_tokens=sum(map(sum, classes.values())),
+            classes=[
+                delta_pb2.LoadClass(log2=log2, requests=len(tokens), tokens=sum(tokens))
+                for log2, tokens in sorted(classes.items())
+            ],
+            order=self._policy.order,
             free_slots=self._cache.num_free,
             evictable_slots=self._cache.available - self._cache.num_free,
             total_slots=self._cache.num_slots,
@@ -150,12 +158,10 @@ class Scheduler:
     def _plan_chunks(self, plan: Plan, now_s: float) -> None:
         budget = self._chunk_size
         admitting = True
-        for request in sorted(
-            self.prefilling + self.waiting, key=lambda r: self._urgency(r, now_s)
-        ):
+        for request in self._in_order(now_s):
             if budget < self._page_size:
                 break
-            if any(self._shares(request, chunk) for chunk in plan.chunks):
+            if self._is_computed_by(plan, request):
                 continue
             if request.state is RequestState.WAITING:
                 # Who comes first and does not fit holds up those behind, lest it starve.
@@ -173,16 +179,15 @@ class Scheduler:
                 plan.chunks.append(Chunk(request, num_tokens))
                 budget -= num_tokens
 
-    def _urgency(self, request: Request, now_s: float) -> tuple[int, float, float]:
-        forgiven = AGING * self.prefill_tokens_per_s * (now_s - request.arrived_s)
-        return (-request.priority, request.uncached - forgiven, request.arrived_s)
-
-    def _refresh(self) -> None:
-        """Look up again how much of the waiting requests is cached, some of them each step."""
-        count = min(REFRESHED_PER_STEP, len(self.waiting))
-        for request in self.waiting[:count]:
-            request.uncached = self._cache.uncached(request.sequence)
-        self.waiting = self.waiting[count:] + self.waiting[:count]
+    def _in_order(self, now_s: float) -> list[Request]:
+        """All with something of their prompts to compute, the first to go first."""
+        requests = self.prefilling + self.waiting
+        if self._changes_seen != self._cache.changes:
+            self._changes_seen = self._cache.changes
+            for request in requests:
+                self._cache.look_up(request.sequence)
+        arranged = self._policy.arrange(requests, now_s, self.prefill_tokens_per_s)
+        return sorted(arranged, key=lambda request: -request.priority)
 
     def _admit(self, request: Request) -> bool:
         """Lock its prefix and let it in, if there are then slots enough for the rest."""
@@ -207,12 +212,10 @@ class Scheduler:
         if request.generated == 0:
             request.cached_tokens += max(computed - request.reached, 0)
         request.reached = max(request.reached, computed)
-        request.uncached = request.sequence.remaining
 
     def _preempt(self, request: Request) -> None:
         """Take its slots: it waits again, and goes on from what the tree then holds of it."""
         self._leave(request)
-        request.uncached = request.sequence.length
         self.waiting.append(request)
         request.move(RequestState.WAITING)
         self.preemptions += 1
@@ -225,16 +228,23 @@ class Scheduler:
         }[request.state].remove(request)
         self._cache.release(request.sequence)
 
-    def _shares(self, request: Request, chunk: Chunk) -> bool:
-        """Whether `chunk` computes what `request` would; a step later that is in the tree."""
-        ours, theirs = request.sequence, chunk.request.sequence
-        if (ours.extra_key, ours.cache_salt) != (theirs.extra_key, theirs.cache_salt):
+    def _is_computed_by(self, plan: Plan, request: Request) -> bool:
+        """Whether a chunk is what `request` needs next; a step later that is in the tree."""
+        if not plan.chunks or not self._wait_to_share:
             return False
-        start = ours.length - request.uncached
-        end = self._floor(min(start + max(SHARED_TOKENS, self._page_size), ours.length - 1))
-        return start < end <= self._floor(chunk.end) and np.array_equal(
-            ours.tokens[:end], theirs.tokens[:end]
-        )
+        self._cache.look_up(request.sequence)  # the chunks' own prefixes are nodes now
+        return any(self._shares(request.sequence, chunk) for chunk in plan.chunks)
+
+    def _shares(self, ours: Sequence, chunk: Chunk) -> bool:
+        theirs = chunk.request.sequence
+        start, end = ours.cached, min(chunk.end, ours.length - 1)
+        # At the same place in the tree all before is the same.
+        if (start, ours.node) != (theirs.cached, theirs.node) or ours.namespace != theirs.namespace:
+            return False
+        differs = ours.keys[start:end] != theirs.keys[start:end]
+        common = self._floor(start + int(differs.argmax()) if differs.any() else end)
+        # Measured from where the other began: who has waited so far waits for the rest of it too.
+        return common > start and common - chunk.request.cached_tokens >= SHARED_TOKENS
 
     def _floor(self, num_tokens: int) -> int:
         return num_tokens - num_tokens % self._page_size
@@ -246,6 +256,9 @@ class Scheduler:
 
 
 def _still_needed(request: Request) -> int:
-    """Slots it will want: the rest of its prompt and the beginning of its answer."""
-    left = request.sampling.max_tokens - request.generated
+    """Slots it will want: the rest of its prompt and the beginning of its answer.
+
+    The answer's last token is never computed.
+    """
+    left = request.sampling.max_tokens - request.generated - 1
     return request.sequence.length - request.sequence.allocated + min(left, DECODE_RESERVE_TOKENS)

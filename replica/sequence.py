@@ -1,5 +1,7 @@
 """One request's tokens and the slots that hold their keys and values."""
 
+from typing import TypedDict
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -7,6 +9,13 @@ import torch
 TokenArray = npt.NDArray[np.uint32]
 
 _GROWTH = 256
+
+
+class Namespace(TypedDict):
+    """What makes equal tokens mean different keys and values; empty means absent."""
+
+    extra_key: str
+    cache_salt: str
 
 
 class Sequence:
@@ -17,34 +26,48 @@ class Sequence:
     """
 
     __slots__ = (
+        "_keys",
         "_slots",
         "_tokens",
         "allocated",
-        "cache_salt",
+        "cached",
         "computed",
         "counted_to",
-        "extra_key",
         "length",
+        "namespace",
+        "node",
         "owned_from",
+        "priority",
         "prompt_length",
         "receipt",
         "slots_tensor",
     )
 
-    def __init__(self, prompt: TokenArray, *, extra_key: str = "", cache_salt: str = "") -> None:
+    def __init__(
+        self,
+        prompt: TokenArray,
+        *,
+        keys: TokenArray | None = None,
+        extra_key: str = "",
+        cache_salt: str = "",
+        priority: int = 0,
+    ) -> None:
+        """`keys`: what the tree is to know the prompt by, if not by its tokens."""
         self.prompt_length = len(prompt)
         self.length = len(prompt)
-        self.extra_key = extra_key
-        self.cache_salt = cache_salt
+        self.namespace: Namespace = {"extra_key": extra_key, "cache_salt": cache_salt}
+        self.priority = priority
         self.computed = 0
         self.owned_from = 0
         self.allocated = 0
         self.counted_to = 0
         """Up to which position the tree counted this request as a hit; survives preemption."""
         self.receipt: int | None = None
-        self._tokens = np.empty(len(prompt) + _GROWTH, dtype=np.uint32)
-        self._tokens[: len(prompt)] = prompt
-        self._slots = np.empty(len(self._tokens), dtype=np.int64)
+        self.cached = self.node = 0
+        """As last looked up: the tokens the tree holds of it, and the node in which they end."""
+        self._tokens = _with_room(prompt)
+        self._keys = self._tokens if keys is None else _with_room(keys)
+        self._slots = np.empty(len(self._tokens), dtype=np.int32)
         self.slots_tensor = torch.from_numpy(self._slots)
         """The slots of [0, allocated), sharing memory with `slots`; rest undefined."""
 
@@ -54,19 +77,39 @@ class Sequence:
         return self._tokens[: self.length]
 
     @property
-    def slots(self) -> npt.NDArray[np.int64]:
-        """The slots (i64, [allocated]); a writable view."""
+    def keys(self) -> TokenArray:
+        """What the tree knows them by (u32, [length]); a view."""
+        return self._keys[: self.length]
+
+    @property
+    def reusable(self) -> memoryview:
+        """The keys of what can be reused: all but the last, which is computed for its logits."""
+        return self._keys[: self.length - 1].data
+
+    @property
+    def slots(self) -> npt.NDArray[np.int32]:
+        """The slots (i32, [allocated]); a writable view."""
         return self._slots[: self.allocated]
+
+    @property
+    def room(self) -> memoryview:
+        """As `slots`, with room for one a token (i32, at least [length])."""
+        return self._slots.data
 
     @property
     def remaining(self) -> int:
         """Tokens without keys and values; the last one is computed to get the next."""
         return self.length - self.computed
 
+    @property
+    def uncached(self) -> int:
+        """Tokens to compute before the next one comes, as last looked up; at least 1."""
+        return self.length - max(self.cached, self.computed)
+
     def append(self, token: int) -> None:
         if self.length == len(self._tokens):
             self._grow()
-        self._tokens[self.length] = token
+        self._tokens[self.length] = self._keys[self.length] = token
         self.length += 1
 
     def extend_slots(self, slots: npt.NDArray[np.int32]) -> None:
@@ -75,15 +118,13 @@ class Sequence:
         self.allocated += len(slots)
         self._slots[start : self.allocated] = slots
 
-    def adopt(self, slots: npt.NDArray[np.int32]) -> None:
-        """Positions [0, len(slots)) are the tree's `slots` from now on."""
-        self._slots[self.owned_from : len(slots)] = slots[self.owned_from :]
-        self.owned_from = len(slots)
-        self.allocated = max(self.allocated, len(slots))
-        self.computed = max(self.computed, len(slots))
-
     def _grow(self) -> None:
-        room = len(self._tokens)
-        self._tokens = np.concatenate((self._tokens, np.empty(room, dtype=np.uint32)))
-        self._slots = np.concatenate((self._slots, np.empty(room, dtype=np.int64)))
+        is_same = self._keys is self._tokens
+        self._tokens = _with_room(self._tokens, len(self._tokens))
+        self._keys = self._tokens if is_same else _with_room(self._keys, len(self._keys))
+        self._slots = np.resize(self._slots, len(self._tokens))
         self.slots_tensor = torch.from_numpy(self._slots)
+
+
+def _with_room(tokens: TokenArray, more: int = _GROWTH) -> TokenArray:
+    return np.concatenate((tokens, np.empty(more, dtype=np.uint32)))

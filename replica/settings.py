@@ -1,14 +1,16 @@
 """What an operator can set: by flag (--slots 4096) or environment (REPLICA_SLOTS=4096)."""
 
-import sys
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_settings import BaseSettings, CliImplicitFlag, SettingsConfigDict
 
+from proto import settings
+from proto.redis_client import checked_redis_url
+from replica.py_tree.policy import make_policy
 from replica.tree_core import CoreName, PolicyName
+from replica.tree_error import TreeError
 
 
 class ReplicaSettings(BaseSettings):
@@ -41,11 +43,12 @@ class ReplicaSettings(BaseSettings):
     metrics_port: int = Field(
         29001, ge=0, le=65535, description="port of the metrics page; 0 takes a free one"
     )
-    redis_url: str | None = Field(
+    redis_url: Annotated[str, AfterValidator(checked_redis_url)] | None = Field(
         None,
         repr=False,  # may hold a password
-        pattern=r"^(rediss?|unix)://",
-        description="Redis that carries leases and deltas; unset: works alone, publishes nothing",
+        description="Redis that carries leases and deltas; rediss:// for TLS, "
+        "redis+sentinel://HOST[,HOST...]/SERVICE by Sentinel; "
+        "unset: works alone, publishes nothing",
     )
     cluster: str = Field(
         "default", min_length=1, description="name in the keys, so that clusters can share a Redis"
@@ -59,6 +62,20 @@ class ReplicaSettings(BaseSettings):
     page_size: int = Field(1, ge=1, description="tokens the tree stores and reuses as one")
     block_size: int = Field(16, ge=1, description="tokens in a block of the delta stream")
     eviction_policy: PolicyName = Field("lru", description="which cached tokens are evicted first")
+    eviction_options: dict[str, float] = Field(
+        {},
+        description="of the eviction policy: slru has threshold=2 (hits of what is kept longer), "
+        "tlru has threshold=0 and next_prompt_estimate=0 (tokens); written NAME=VALUE or as JSON",
+    )
+    disable_cache: CliImplicitFlag[bool] = Field(
+        False, description="reuse nothing: every prompt is computed from its start"
+    )
+    schedule_policy: Literal["shortest", "fcfs", "lpm", "dfs-weight"] = Field(
+        "shortest",
+        description="whose prompt is computed next. shortest: least left to compute, less what "
+        "was waited; fcfs: in order of arrival; lpm: longest cached prefix, and as fcfs if more "
+        "than 128 wait; dfs-weight: together who shares a prefix, most first",
+    )
     tree_core: CoreName = Field(
         "auto", description="auto: the compiled tree, or the Python one where that cannot serve"
     )
@@ -70,7 +87,6 @@ class ReplicaSettings(BaseSettings):
     max_backlog_bytes: int = Field(
         16 << 20, ge=1, description="deltas kept while Redis is away; above it they are dropped"
     )
-    max_message_bytes: int = Field(16 << 20, ge=1024, description="largest message taken")
     drain_timeout_s: float = Field(
         30.0, ge=0, description="seconds that running requests get after SIGTERM"
     )
@@ -89,6 +105,14 @@ class ReplicaSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _eviction_policy_has_its_options(self) -> Self:
+        try:
+            make_policy(self.eviction_policy, self.eviction_options)
+        except TreeError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    @model_validator(mode="after")
     def _can_be_reached(self) -> Self:
         if self.redis_url and self.host in ("0.0.0.0", "[::]") and not self.advertise_address:
             raise ValueError(
@@ -97,26 +121,24 @@ class ReplicaSettings(BaseSettings):
         return self
 
 
+SECTIONS = {
+    "model": "model and name",
+    "host": "where it listens",
+    "redis_url": "its cluster",
+    "device": "model execution",
+    "slots": "the cache",
+    "chunk_size": "the scheduler",
+    "max_backlog_bytes": "limits, end and logs",
+}
+"""Headings of --help, each by the first setting under it."""
+
+EXAMPLES = """
+prefixlb replica --model "$(prefixlb model)"
+prefixlb replica --model /models/SmolLM2-360M-Instruct --slots 65536 --device cuda
+REPLICA_HASH_SECRET_FILE=secret prefixlb replica --model m.gguf --redis-url redis://10.0.0.5
+"""
+
+
 def read_settings(arguments: list[str]) -> ReplicaSettings:
-    """Settings from flags, then environment, then defaults.
-
-    A bad value ends the process with code 2 and one line per problem on stderr.
-    """
-    try:
-        return CliApp.run(ReplicaSettings, cli_args=arguments)
-    except ValidationError as error:
-        for problem in error.errors():
-            name = "".join(f" --{part}:" for part in problem["loc"]).replace("_", "-")
-            given = f", got {problem['input']!r}" if _may_be_shown(problem) else ""
-            print(f"prefixlb replica:{name} {problem['msg']}{given}", file=sys.stderr)
-    except SettingsError as error:
-        print(f"prefixlb replica: {error}", file=sys.stderr)
-    sys.exit(2)
-
-
-def _may_be_shown(problem: ErrorDetails) -> bool:
-    """Whether the input of a problem is one value, and no secret."""
-    if not problem["loc"] or problem["type"] == "missing":
-        return False
-    field = ReplicaSettings.model_fields.get(str(problem["loc"][0]))
-    return field is None or field.repr
+    """Settings from flags, then environment, then defaults; a bad value ends the process."""
+    return settings.read_settings(ReplicaSettings, arguments, sections=SECTIONS, examples=EXAMPLES)

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from typing_extensions import Buffer
 
 from replica.py_tree import PyTree
+from replica.py_tree.chain import HASH_VERSION
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,16 @@ class TreeCore(Protocol):
     ) -> Match: ...
     def touch(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int: ...
     def peek(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int: ...
+    def find(
+        self,
+        tokens: Buffer,
+        *,
+        node: int = 0,
+        length: int = 0,
+        extra_key: str = "",
+        cache_salt: str = "",
+    ) -> Match: ...
+    def parent(self, node: int) -> int | None: ...
     def insert(
         self,
         tokens: Buffer,
@@ -173,7 +184,7 @@ def make_tree(
         raise CoreUnavailable(f"tree core rust: {reason}")
     if core == "python" or reason:
         if reason:
-            log.warning("the Python tree core serves: %s", reason)
+            log.warning("the Python tree core serves why=%r", reason)
         return PyTree(
             page_size=page_size,
             block_size=block_size,
@@ -202,10 +213,12 @@ def why_not_rust(policy_options: Mapping[str, float]) -> str:
     if interpreter != "CPython":
         return f"unsupported platform: the extension is for CPython, this is {interpreter}"
     try:
-        import radix_rs  # noqa: F401
+        import radix_rs
     except ImportError as error:
         return f"the extension radix_rs does not load: {error}"
+    if radix_rs.HASH_VERSION != HASH_VERSION:
+        return f"the extension hashes by version {radix_rs.HASH_VERSION}, not {HASH_VERSION}"
     for option, value in policy_options.items():
-        if not isinstance(value, int):
-            return f"unsupported option: {option} is {value}, the extension takes whole numbers"
+        if not float(value).is_integer() or value >= 2**64:
+            return f"unsupported option: {option} is {value}, the extension takes whole u64"
     return ""

@@ -1,7 +1,7 @@
 """What operators and gateways ask: who would be picked, why, and how the fleet looks."""
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from grpc import aio
 
@@ -11,15 +11,16 @@ from proto.prefixlb.v1.admin_pb2_grpc import AdminServicer
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from radix_rs import Router
 from router.admission import Admission
+from router.auditor import Auditor
 from router.fleet import Fleet, Member
-from router.mirror import SyncState
+from router.mirror import MirrorState
 from router.prompt import Prompt, PromptReader
 from router.replica_state import Liveness
 
 MIRROR_STATES = {
-    SyncState.COLD: admin_pb2.MIRROR_STATE_COLD,
-    SyncState.SNAPSHOT: admin_pb2.MIRROR_STATE_SNAPSHOT,
-    SyncState.STREAMING: admin_pb2.MIRROR_STATE_STREAMING,
+    MirrorState.COLD: admin_pb2.MIRROR_STATE_COLD,
+    MirrorState.SNAPSHOT: admin_pb2.MIRROR_STATE_SNAPSHOT,
+    MirrorState.STREAMING: admin_pb2.MIRROR_STATE_STREAMING,
 }
 
 
@@ -33,12 +34,14 @@ class Admin(AdminServicer):
         fleet: Fleet,
         prompts: PromptReader,
         admission: Admission,
+        auditor: Auditor,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._router = router
         self._fleet = fleet
         self._prompts = prompts
         self._admission = admission
+        self._auditor = auditor
         self._clock = clock
 
     async def Pick(
@@ -83,21 +86,28 @@ class Admin(AdminServicer):
                     mirror=admin_pb2.MIRROR_STATE_COLD,
                     refusal=f"{refusal.reason}: {refusal.detail}",
                 )
-                for refusal in self._fleet.refusals.values()
+                for refusal in self._fleet.refusals
             ),
         ]
         statuses.sort(key=lambda status: status.lease.replica_id)
         return admin_pb2.ListReplicasResponse(replicas=statuses)
 
+    async def Audit(
+        self,
+        request: admin_pb2.AuditRequest,
+        context: aio.ServicerContext[admin_pb2.AuditRequest, admin_pb2.AuditResponse],
+    ) -> AsyncIterator[admin_pb2.AuditResponse]:
+        async with as_status(context):
+            async for audited in self._auditor.audit(request.replica_ids):
+                yield audited
+
     def _pick(self, request: GenerateRequest, prompt: Prompt) -> admin_pb2.PickResponse | None:
-        pick = self._router.pick(
+        pick = self._router.peek(
             prompt.tokens,
             model=prompt.model,
             extra_key=request.extra_key,
             cache_salt=request.cache_salt,
-            exclude=[],
             now_s=self._clock(),
-            dry=True,
         )
         if pick is None:
             return None
@@ -159,5 +169,6 @@ class Admin(AdminServicer):
             requests=state.tokens.requests,
             gaps=sync.totals.gaps,
             snapshots=sync.totals.snapshots,
+            other_tokenizer=state.other_tokenizer,
             live=state.liveness is Liveness.LIVE and not load.draining,
         )

@@ -1,37 +1,27 @@
-"""Who is there, who can be picked, and what each replica needs while it is there."""
+"""Who is there, and what each replica needs while it is there."""
 
 import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from grpc import aio
-
-from proto import keys
 from proto.errors import Unavailable, UnknownModel
 from proto.prefixlb.v1.delta_pb2 import Lease
-from proto.text import TextCodec
-from radix_rs import HASH_VERSION, Router, RouterError
+from radix_rs import Router, RouterError
+from router.health_checks import HealthChecks
 from router.mirror import Mirror
-from router.replica_state import Health, Liveness, ReplicaState
+from router.refusals import Refusals, objection
+from router.replica_state import ReplicaState
 from router.subscriber import Subscriber
-from router.tokenizers import Tokenizers
+from router.tokenizers import ModelTokenizer, Tokenizers
 
 log = logging.getLogger(__name__)
 
-PROBE_PERIOD_S = 1.0
-SUSPECT_PROBE_PERIOD_S = 0.2
-PROBE_FAILURES = 2
-"""Checks without an answer that make a replica silent, and suspect."""
-
-GIVE_UP_S = keys.LEASE_TTL_S
-"""Silent for this long, a replica loses the requests that wait for their first message."""
-
-VANISHED_S = 10.0
-"""Without a sign of life for this long, be it a health check or a token, its answers end too: a
-machine that vanished closes no connection."""
+MOST_KNOWN_MODELS = 256
+"""Models remembered after their last replica left, so that their requests are worth a retry."""
 
 
 @dataclass
@@ -43,18 +33,13 @@ class Member:
     tasks: tuple[asyncio.Task[None], ...]
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why a replica of the view is not used."""
-
-    lease: Lease
-    reason: str
-    """For a label: "lease", "hash_version", "hash_secret" or "block_size"."""
-    detail: str
-
-
 class Fleet:
-    """The replicas of the last view; all changes of membership and liveness pass through here."""
+    """The replicas of the last view; all changes of membership pass through here.
+
+    An id is one replica's, and so is an address: who has it keeps it for as long as it answers its
+    health checks, and another that claims it is refused. A replica that restarts elsewhere
+    therefore joins as soon as its old address is silent.
+    """
 
     def __init__(
         self,
@@ -64,7 +49,6 @@ class Fleet:
         subscriber: Subscriber,
         tokenizers: Tokenizers,
         tasks: asyncio.TaskGroup,
-        max_message_bytes: int,
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -74,40 +58,43 @@ class Fleet:
         self._subscriber = subscriber
         self._tokenizers = tokenizers
         self._tasks = tasks
-        self._max_message_bytes = max_message_bytes
         self._rng = rng
-        self._clock = clock
+        self._health_checks = HealthChecks(router=router, clock=clock)
         self.members: dict[str, Member] = {}
-        self.refusals: dict[str, Refusal] = {}
-        self._known_models: set[str] = set()
+        self.refusals = Refusals(clock=clock)
+        self._at: dict[str, str] = {}
+        """Members by address."""
+        self._known_models: dict[str, None] = {}
+        """In the order in which replicas of them joined last."""
 
-    async def follow(self, views: AsyncIterator[Mapping[str, Lease]]) -> None:
+    async def follow(self, views: AsyncIterator[Sequence[Lease]]) -> None:
         """Keep up with a source's views until cancelled."""
         async for view in views:
             self.update(view)
 
-    def update(self, view: Mapping[str, Lease]) -> None:
-        """Make the members those of `view`."""
+    def update(self, view: Sequence[Lease]) -> None:
+        """Make the members those of `view`; an id may be claimed in it more than once."""
+        claims: defaultdict[str, list[Lease]] = defaultdict(list)
+        for lease in view:
+            claims[lease.replica_id].append(lease)
         for replica, member in list(self.members.items()):
-            lease = view.get(replica)
-            if lease is None or not _same_replica(lease, member.state.lease):
-                self._leave(member, "its lease ended" if lease is None else "it changed")
-        self.refusals = {name: r for name, r in self.refusals.items() if name in view}
-        for replica, lease in view.items():
-            if replica in self.members:
-                self.members[replica].state.lease = lease
-                self.members[replica].mirror.epoch_is(lease.epoch)
-            else:
-                self._join(lease)
+            if why := self._ends(member, claims[replica]):
+                # Another one of its name comes first: it has just proved to be silent itself.
+                claims[replica].sort(key=lambda lease: lease.address == member.state.lease.address)
+                self._leave(member, why)
+        for leases in claims.values():
+            for lease in leases:
+                self._take(lease)
+        self.refusals.forget()
 
     def replica(self, replica: str) -> ReplicaState:
         """State of a member."""
         return self.members[replica].state
 
     def answers(self, replica: str) -> bool:
-        """Whether it is a member and its last health checks were answered, whatever they said."""
+        """Whether it is a member and shows life."""
         member = self.members.get(replica)
-        return member is not None and member.state.silent_checks < PROBE_FAILURES
+        return member is not None and self._health_checks.answers(member.state)
 
     def model(self, asked: str) -> str:
         """The model a request means. Raises UnknownModel or Unavailable."""
@@ -122,121 +109,95 @@ class Fleet:
         wanted = f"unknown model {asked!r}" if asked else "the request names no model"
         raise UnknownModel(f"{wanted}; served: {', '.join(sorted(served))}")
 
-    def codec(self, model: str) -> TextCodec | None:
-        """The model's tokenizer; None while it is unknown, or while its replicas disagree."""
-        states = [m.state for m in self.members.values() if m.state.lease.model == model]
-        digests = {state.lease.tokenizer_digest for state in states}
-        return next((s.codec for s in states if s.codec), None) if len(digests) == 1 else None
+    def tokenizer(self, model: str) -> ModelTokenizer | None:
+        """With which to tokenise text for the model; None while it is not here."""
+        return self._tokenizers.of_model(model)
 
     def suspect(self, state: ReplicaState, why: str) -> None:
         """Do not pick it until a health check succeeds."""
-        if state.liveness is Liveness.LIVE and self._is_member(state):
-            log.warning("replica suspect replica=%s why=%r", state.id, why)
-            state.liveness = Liveness.SUSPECT
-            state.suspected.set()
-            self._router.set_eligible(state.id, False)
-
-    def _trust(self, state: ReplicaState) -> None:
-        log.info("replica answers again replica=%s", state.id)
-        state.liveness = Liveness.LIVE
-        state.suspected.clear()
-        self._router.set_eligible(state.id, True)
-
-    def _is_member(self, state: ReplicaState) -> bool:
         member = self.members.get(state.id)
-        return member is not None and member.state is state
+        if member is not None and member.state is state:
+            self._health_checks.suspect(state, why)
+
+    def _ends(self, member: Member, claims: Sequence[Lease]) -> str:
+        """Why its membership ends, if it does."""
+        mine = member.state.lease
+        if not claims:
+            return "its lease ended"
+        own = next((lease for lease in claims if lease.address == mine.address), None)
+        if own is not None and not _same_replica(own, mine):
+            return "it changed"
+        if (own is None or len(claims) > 1) and not self._health_checks.answers(member.state):
+            return "it is silent, and its id is claimed elsewhere"
+        return ""
+
+    def _take(self, lease: Lease) -> None:
+        """Use what the lease says: of a member, or of a replica that joins if it can."""
+        member = self.members.get(lease.replica_id)
+        if member is None:
+            self._join(lease)
+        elif member.state.lease.address == lease.address:
+            member.state.lease = lease
+            member.mirror.epoch_is(lease.epoch)
+        else:
+            first = member.state.lease.address
+            detail = f"the replica at {first} has this id and answers: give each its own"
+            self.refusals.add(lease, "id", detail)
+            member.state.doubted.set()  # a replica that moved is found out soon
 
     def _join(self, lease: Lease) -> None:
         name = lease.replica_id
-        if not (lease.model and lease.address):
-            self._refuse(Refusal(lease, "lease", "its lease names no model or no address"))
+        if refused := objection(lease, self._key_check):
+            self.refusals.add(lease, *refused)
             return
-        if lease.hash_version != HASH_VERSION:
-            detail = f"hash version {lease.hash_version}, this router has {HASH_VERSION}"
-            self._refuse(Refusal(lease, "hash_version", detail))
-            return
-        if lease.key_check != self._key_check:
-            detail = "its cluster secret is not this router's: see --hash-secret-file on both"
-            self._refuse(Refusal(lease, "hash_secret", detail))
+        if (other := self._at.get(lease.address)) is not None:
+            self.refusals.add(lease, "address", f"replica {other!r} is at this address")
             return
         try:
             self._router.add_replica(name, model=lease.model, block_size=lease.block_size)
         except RouterError as error:
-            self._refuse(Refusal(lease, "block_size", str(error)))
+            self.refusals.add(lease, "block_size", str(error))
             return
-        self.refusals.pop(name, None)
-        self._known_models.add(lease.model)
-        state = ReplicaState(lease, max_message_bytes=self._max_message_bytes)
+        self.refusals.lift(lease)
+        self._remember(lease.model)
+        state = ReplicaState(lease)
         mirror = Mirror(name, router=self._router, snapshot=state.snapshot, rng=self._rng)
         tasks = (
             self._tasks.create_task(mirror.run(), name=f"mirror {name}"),
-            self._tasks.create_task(self._probe(state, mirror), name=f"probe {name}"),
+            self._tasks.create_task(self._health_checks.run(state, mirror), name=f"health {name}"),
             self._tasks.create_task(self._tokenizers.provide(state), name=f"tokenizer {name}"),
         )
         self.members[name] = Member(state, mirror, tasks)
+        self._at[lease.address] = name
         self._subscriber.add(name, mirror)
         self._router.set_eligible(name, True)
         log.info(
             "replica joins replica=%s address=%s model=%s epoch=%016x",
-            name,
-            lease.address,
-            lease.model,
-            lease.epoch,
+            *(name, lease.address, lease.model, lease.epoch),
         )
-
-    def _refuse(self, refusal: Refusal) -> None:
-        name = refusal.lease.replica_id
-        if name not in self.refusals:
-            log.error("replica refused replica=%s why=%r", name, refusal.detail)
-        self.refusals[name] = refusal
+        self._choose_tokenizer(lease.model)
 
     def _leave(self, member: Member, why: str) -> None:
         state = member.state
         log.info("replica leaves replica=%s why=%r", state.id, why)
         del self.members[state.id]
+        del self._at[state.lease.address]
         self._subscriber.remove(state.id)
         self._router.remove_replica(state.id)
         for task in member.tasks:
             task.cancel()
         self._tasks.create_task(state.close(), name=f"close {state.id}")
+        self._choose_tokenizer(state.lease.model)
 
-    async def _probe(self, state: ReplicaState, mirror: Mirror) -> None:
-        """Check its health for as long as it is a member."""
-        heard_s = self._clock()
-        while True:
-            await self._pause(state)
-            health = await state.health()
-            if health is not Health.SILENT:
-                state.silent_checks, heard_s = 0, self._clock()
-            match health:
-                case Health.SERVING if state.liveness is Liveness.SUSPECT:
-                    try:
-                        mirror.epoch_is(await state.epoch())  # perhaps another life of it
-                    except aio.AioRpcError:
-                        continue  # it went away again; the next check decides
-                    self._trust(state)
-                case Health.REFUSING:
-                    self.suspect(state, "its health check says NOT_SERVING")
-                case Health.SILENT:
-                    state.silent_checks += 1
-                    if state.silent_checks >= PROBE_FAILURES:
-                        self.suspect(
-                            state, f"{state.silent_checks} health checks without an answer"
-                        )
-                    if self._clock() - heard_s >= GIVE_UP_S:
-                        state.give_up_unanswered()
-                    if self._clock() - max(heard_s, state.heard_s) >= VANISHED_S:
-                        state.end_calls("it is silent")
+    def _choose_tokenizer(self, model: str) -> None:
+        states = [member.state for member in self.members.values()]
+        self._tokenizers.choose(model, [s for s in states if s.lease.model == model])
 
-    async def _pause(self, state: ReplicaState) -> None:
-        """Until the next check is due: soon, when the replica becomes suspect meanwhile."""
-        if state.liveness is Liveness.LIVE:
-            try:
-                async with asyncio.timeout(PROBE_PERIOD_S):
-                    await state.suspected.wait()
-            except TimeoutError:
-                return
-        await asyncio.sleep(SUSPECT_PROBE_PERIOD_S)
+    def _remember(self, model: str) -> None:
+        self._known_models.pop(model, None)
+        self._known_models[model] = None
+        while len(self._known_models) > MOST_KNOWN_MODELS:
+            del self._known_models[next(iter(self._known_models))]
 
     async def close(self) -> None:
         """Give up all replicas, at the end of the process."""

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 import grpc
 from grpc import aio
 
-from proto.errors import LBError, Overloaded, Unavailable
+from proto.errors import LBError, Overloaded, StalledReader, Unavailable, abort
+from proto.limits import check_message, check_metadata
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceServicer
+from proto.token_ids import set_ids
 from radix_rs import Pick, Router
 from router.admission import Admission
 from router.fleet import Fleet
-from router.metadata import passed
+from router.metadata import Pairs, passed
 from router.metrics import Metrics
 from router.prompt import Prompt, PromptReader
 from router.replica_state import ReplicaState
@@ -72,6 +74,7 @@ class Front(InferenceServicer):
         retries: int,
         prompts: PromptReader,
         admission: Admission,
+        write_stall_s: float,
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -81,22 +84,24 @@ class Front(InferenceServicer):
         self._retries = retries
         self._prompts = prompts
         self._admission = admission
+        self._write_stall_s = write_stall_s
         self._rng = rng
         self._clock = clock
 
     async def Generate(self, request: GenerateRequest, context: Context) -> None:  # type: ignore[override]
         course = Course(self._clock())
         code = grpc.StatusCode.UNKNOWN  # what grpc makes of an error that is none of ours
+        refusal: tuple[grpc.StatusCode, str, Pairs] | None = None
         try:
             with self._admission.admitted():
                 await self._serve(request, context, course)
             code = grpc.StatusCode.OK
         except LBError as error:
             code = error.code
-            await context.abort(code, str(error))
+            refusal = (code, str(error), ())
         except aio.AioRpcError as error:  # the replica's own refusal, word for word
             code = error.code()
-            await context.abort(code, error.details() or "", passed(error.trailing_metadata()))
+            refusal = (code, error.details() or "", passed(error.trailing_metadata()))
         except (asyncio.CancelledError, aio.InternalError) as error:
             # Either way the client has gone: a write to it may fail before we are told.
             code = grpc.StatusCode.CANCELLED
@@ -105,13 +110,16 @@ class Front(InferenceServicer):
             raise asyncio.CancelledError from error
         finally:
             self._metrics.requests.labels(model=course.model, code=code.name).inc()
+        if refusal is not None:
+            # The last step, as a status waits behind what its client does not read.
+            await abort(context, *refusal)
 
     async def _serve(self, request: GenerateRequest, context: Context, course: Course) -> None:
+        metadata = passed(context.invocation_metadata())
+        check_metadata(metadata)
         prompt = await self._prompts.read(request)
         course.model = request.model = prompt.model
         request.request_id = request.request_id[:MAX_REQUEST_ID] or uuid.uuid4().hex
-        if prompt.tokens and not request.HasField("tokens"):
-            request.tokens.ids.extend(prompt.tokens)
         failed: list[str] = []
         failure: ReplicaFailed | None = None
         while len(failed) <= self._retries:
@@ -123,7 +131,7 @@ class Front(InferenceServicer):
                 if failed:
                     self._metrics.retries.inc()
                 try:
-                    await self._forward(request, context, pick, prompt, course)
+                    await self._forward(request, metadata, context, pick, prompt, course)
                     return
                 except ReplicaFailed as error:
                     failure = error
@@ -161,6 +169,7 @@ class Front(InferenceServicer):
     async def _forward(
         self,
         request: GenerateRequest,
+        metadata: Pairs,
         context: Context,
         pick: Pick,
         prompt: Prompt,
@@ -169,9 +178,9 @@ class Front(InferenceServicer):
         """Pass the replica's answer on. Raises ReplicaFailed only while there is none."""
         state = self._fleet.replica(pick.replica)
         call = state.generate(
-            request,
+            _as_taken(request, prompt, state),
             timeout_s=context.time_remaining(),
-            metadata=aio.Metadata(*passed(context.invocation_metadata())),
+            metadata=aio.Metadata(*metadata),
         )
         answered = False
         try:
@@ -184,7 +193,7 @@ class Front(InferenceServicer):
                     await context.send_initial_metadata(
                         (*passed(await call.initial_metadata()), *_decision(state, pick, prompt))
                     )
-                await context.write(message)
+                await self._write(message, context)
                 self._observe(message, course)
                 if message.HasField("usage"):
                     state.count(message.usage, pick)
@@ -199,6 +208,16 @@ class Front(InferenceServicer):
             self._failed(state, grpc.StatusCode.UNAVAILABLE, state.ended_because, answered, error)
         finally:
             call.cancel()
+
+    async def _write(self, message: GenerateResponse, context: Context) -> None:
+        """Returns once the client, or the network to it, takes the message."""
+        try:
+            async with asyncio.timeout(self._write_stall_s):
+                await context.write(message)
+        except TimeoutError as error:
+            raise StalledReader(
+                f"the answer was not read for {self._write_stall_s:g} s; the rest is given up"
+            ) from error
 
     def _failed(
         self,
@@ -227,6 +246,20 @@ class Front(InferenceServicer):
                 now - course.last_message_s
             )
         course.last_message_s = now
+
+
+def _as_taken(request: GenerateRequest, prompt: Prompt, state: ReplicaState) -> GenerateRequest:
+    """The request with the prompt's tokens, where they mean the same; elsewhere as it came.
+
+    Raises InvalidRequest if it is then too large for anybody.
+    """
+    if prompt.tokenizer_digest != state.lease.tokenizer_digest:
+        return request
+    tokenised = GenerateRequest()
+    tokenised.CopyFrom(request)
+    set_ids(tokenised.tokens, prompt.tokens)
+    check_message(tokenised)
+    return tokenised
 
 
 def _decision(state: ReplicaState, pick: Pick, prompt: Prompt) -> tuple[tuple[str, str], ...]:

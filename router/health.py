@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio as health_aio
 
 from router.fleet import Fleet
-from router.mirror import SyncState
+from router.mirror import MirrorState
 from router.replica_state import Liveness
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Readiness:
     def _synced(self) -> bool:
         """There is a replica, and every live one's mirror streams."""
         live = [m for m in self._fleet.members.values() if m.state.liveness is Liveness.LIVE]
-        return bool(live) and all(m.mirror.state is SyncState.STREAMING for m in live)
+        return bool(live) and all(m.mirror.state is MirrorState.STREAMING for m in live)
 
     async def _say(self, status: health_pb2.HealthCheckResponse.ServingStatus.ValueType) -> None:
         for service in READINESS:

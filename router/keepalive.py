@@ -16,6 +16,7 @@ CLIENT_KEEPALIVE_S = 1.0
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1000)),
     ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
+    ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),  # or it gets a minute
     ("grpc.http2.max_pings_without_data", 0),  # a prefill may take long
 )
 """Options of a server."""

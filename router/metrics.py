@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+import grpc
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -19,10 +20,9 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from radix_rs import Mirror as IndexedMirror
-from radix_rs import Router, RouterError
+from radix_rs import MirrorStats, Router, RouterError
 from router.fleet import Fleet, Member
-from router.mirror import SyncState
+from router.mirror import MirrorState
 from router.redis_link import RedisLink
 from router.replica_state import Liveness
 from router.subscriber import Stream, Subscriber
@@ -62,7 +62,7 @@ class Metrics:
         )
         self.untokenised_prompts = Counter(
             PREFIX + "untokenised_prompts",
-            "Texts whose tokenizer was missing or not one: they match nothing.",
+            "Texts that could not be tokenised, as no tokenizer was here yet: they match nothing.",
             ["model"],
             registry=self.registry,
         )
@@ -84,6 +84,11 @@ class Metrics:
             {"version": version("prefixlb"), "policy": policy}
         )
 
+    def count_refused(self, method: str, code: grpc.StatusCode) -> None:
+        """A call of `method` ended before it had a readable message."""
+        if method.endswith("/Generate"):
+            self.requests.labels(model="", code=code.name).inc()
+
     def watch(
         self, fleet: Fleet, subscriber: Subscriber, router: Router, links: Sequence[RedisLink]
     ) -> None:
@@ -98,7 +103,7 @@ class Reading:
 
     member: Member
     stream: Stream
-    indexed: IndexedMirror
+    indexed: MirrorStats
     in_flight: int
     now_s: float
 
@@ -154,6 +159,12 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
         "1 while the replica can be picked as far as its health says.",
         lambda r: r.member.state.liveness is Liveness.LIVE,
     ),
+    (
+        "replica_other_tokenizer",
+        "1 while the replica gets text as it is: its tokenizer or chat template is not the one"
+        " that most replicas of its model have.",
+        lambda r: r.member.state.other_tokenizer,
+    ),
     ("requests_in_flight", "Requests of this router there now.", lambda r: r.in_flight),
     ("mirror_blocks", "Blocks in the replica's mirror.", lambda r: r.indexed.count),
     ("mirror_size_bytes", "Memory of the replica's mirror.", lambda r: r.indexed.size_bytes),
@@ -194,8 +205,8 @@ class FleetCollector(Collector):
             "1 for a replica that is not used, by what contradicts its fleet.",
             labels=["replica", "reason"],
         )
-        for name, refusal in list(self._fleet.refusals.items()):
-            refused.add_metric([name, refusal.reason], 1)
+        for replica, reason in {(r.lease.replica_id, r.reason) for r in self._fleet.refusals}:
+            refused.add_metric([replica, reason], 1)
         yield refused
 
     def _read(self, member: Member) -> Reading | None:
@@ -228,7 +239,7 @@ def _mirror_states(readings: Sequence[Reading]) -> GaugeMetricFamily:
         labels=["replica", "state"],
     )
     for reading in readings:
-        for state in SyncState:
+        for state in MirrorState:
             replica = reading.member.state.id
             states.add_metric([replica, state.value], reading.member.mirror.state is state)
     return states

@@ -3,15 +3,17 @@
 import asyncio
 import logging
 import random
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
 from grpc import aio
 
 from proto.prefixlb.v1.replica_pb2 import SnapshotResponse
-from radix_rs import Router, RouterError
+from radix_rs import Applied, Router, RouterError
 from router.backoff import pauses
 from router.replica_state import failure
 
@@ -20,11 +22,23 @@ log = logging.getLogger(__name__)
 JITTER_S = 0.1
 """Routers that saw the same gap ask the replica up to this much apart."""
 
+MOST_JITTER_S = 2.0
+"""The jitter doubles up to this while one doubt follows another: whatever a stream holds, its
+replica is not kept busy with snapshots."""
+
+CALM_S = 10.0
+"""Without a doubt for this long, the next one is the first again."""
+
+HELD_OVERHEAD_BYTES = 256
+"""Of a batch that is held, besides its own bytes."""
+
 HELD_BYTES = 32 * 2**20
 """Held back in a snapshot at most; the oldest go first, and show as a gap if they were needed."""
 
 
-class SyncState(Enum):
+class MirrorState(Enum):
+    """As in admin.proto."""
+
     COLD = "cold"  # nothing known, nothing asked for; every match counts 0 tokens
     SNAPSHOT = "snapshot"  # in doubt: a snapshot is asked for; batches are held back
     STREAMING = "streaming"  # equals the tree as of the last batch; the next must be seq + 1
@@ -35,7 +49,7 @@ class SnapshotFailed(Exception):
 
 
 @dataclass
-class SyncTotals:
+class MirrorTotals:
     """What happened to a mirror since its replica joined."""
 
     batches: int = 0
@@ -47,6 +61,19 @@ class SyncTotals:
     failed_snapshots: int = 0
 
 
+@dataclass(frozen=True)
+class Held:
+    """A batch that waits for a snapshot."""
+
+    epoch: int
+    seq: int
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data) + HELD_OVERHEAD_BYTES
+
+
 class Mirror:
     """Keeps the index's copy of one replica's tree equal to it.
 
@@ -54,6 +81,10 @@ class Mirror:
     one snapshot answers a doubt, however many batches arrive meanwhile. What is known stays in use
     until it comes, except after a new epoch: a copy that lacks some batches is nearer the truth
     than none.
+
+    A snapshot outweighs every batch that came before it: of those only the ones that continue it
+    count, and only the stream's next batch can raise another doubt. So no batch, whatever it
+    claims, is asked about twice.
     """
 
     def __init__(
@@ -61,20 +92,23 @@ class Mirror:
         replica: str,
         *,
         router: Router,
-        snapshot: Callable[[], AsyncIterator[SnapshotResponse]],
+        snapshot: Callable[[], AsyncGenerator[SnapshotResponse, None]],
         rng: random.Random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.state = SyncState.COLD
-        self.totals = SyncTotals()
+        self.state = MirrorState.COLD
+        self.totals = MirrorTotals()
         self._replica = replica
         self._router = router
         self._snapshot = snapshot
         self._rng = rng
         self._sleep = sleep
+        self._clock = clock
         self._wanted = asyncio.Event()
-        self._held: deque[bytes] = deque()
+        self._held: deque[Held] = deque()
         self._held_bytes = 0
+        self._followers: list[Callable[[bytes], None]] = []
         self._seen: deque[int] = deque(maxlen=8)
         """Epochs heard of."""
         self._ended: deque[int] = deque(maxlen=16)
@@ -82,115 +116,158 @@ class Mirror:
 
     def subscribed(self) -> None:
         """The stream is read from here on, so a snapshot asked for now misses nothing."""
-        if self.state is SyncState.COLD:
-            self._move(SyncState.SNAPSHOT, "subscribed")
+        if self.state is MirrorState.COLD:
+            self._move(MirrorState.SNAPSHOT, "subscribed")
 
     def batch(self, data: bytes) -> None:
         """The stream's next batch, serialised."""
         self.totals.batches += 1
         self._take(data)
+        for follower in self._followers:
+            follower(data)
+
+    @contextmanager
+    def followed(self, follower: Callable[[bytes], None]) -> Iterator[None]:
+        """Within the block `follower` gets each batch that comes, after the mirror has it."""
+        self._followers.append(follower)
+        try:
+            yield
+        finally:
+            self._followers.remove(follower)
 
     def _take(self, data: bytes) -> None:
-        try:
-            applied = self._router.apply(self._replica, data)
-        except RouterError as error:
-            self._refuse(error)
+        applied = self._apply(data)
+        if applied is None:
             return
         self._see(applied.epoch)
         match self.state, applied.outcome:
-            case SyncState.COLD, _:
-                self._move(SyncState.SNAPSHOT, "first good batch")
-            case SyncState.STREAMING, "gap":
+            case MirrorState.COLD, _:
+                self._move(MirrorState.SNAPSHOT, "first good batch")
+            case MirrorState.STREAMING, "gap":
                 self.totals.gaps += 1
-                self._move(SyncState.SNAPSHOT, f"gap before seq {applied.seq}")
-            case SyncState.STREAMING, "mismatch":
-                self.totals.mismatches += 1
-                self._move(SyncState.SNAPSHOT, f"digest mismatch at seq {applied.seq}")
-            case SyncState.STREAMING, "epoch" if applied.epoch not in self._ended:
+                self._move(MirrorState.SNAPSHOT, f"gap before seq {applied.seq}")
+            case MirrorState.STREAMING, "mismatch":
+                self._mismatch(applied)
+            case MirrorState.STREAMING, "epoch" if applied.epoch not in self._ended:
                 self._new_epoch(applied.epoch)
-        if self.state is SyncState.SNAPSHOT:
-            self._hold(data)  # applied for its load; what it says of blocks waits
+        if self.state is MirrorState.SNAPSHOT:  # its load is taken; what it says of blocks waits
+            self._hold(Held(applied.epoch, applied.seq, data))
 
     def epoch_is(self, epoch: int) -> None:
         """The replica says so elsewhere than in its stream, which may be late or cut."""
         current = self._router.mirror(self._replica).epoch
-        if self.state is SyncState.STREAMING and epoch not in (current, *self._ended):
+        if self.state is MirrorState.STREAMING and epoch not in (current, *self._ended):
             self._see(epoch)
             self._new_epoch(epoch)
 
     async def run(self) -> None:
         """Take a snapshot whenever one is wanted, until cancelled."""
+        jitter_s, doubted_s = JITTER_S, float("-inf")
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            await self._sleep(self._rng.uniform(0, JITTER_S))
-            for pause_s in pauses(self._rng):
-                try:
-                    await self._take_snapshot()
-                    break
-                except (aio.AioRpcError, RouterError, SnapshotFailed) as error:
-                    self.totals.failed_snapshots += 1
-                    log.warning(
-                        "snapshot failed replica=%s attempt=%d error=%s",
-                        self._replica,
-                        self.totals.snapshots,
-                        failure(error),
-                    )
-                await self._sleep(pause_s)
+            calm = self._clock() - doubted_s >= CALM_S
+            jitter_s = JITTER_S if calm else min(2 * jitter_s, MOST_JITTER_S)
+            await self._sleep(self._rng.uniform(0, jitter_s))
+            await self._take_snapshots()
             self._catch_up()
+            doubted_s = self._clock()
+
+    async def _take_snapshots(self) -> None:
+        """Until one succeeds."""
+        told = ""
+        for pause_s in pauses(self._rng):
+            try:
+                await self._take_snapshot()
+                return
+            except (aio.AioRpcError, RouterError, SnapshotFailed) as error:
+                self.totals.failed_snapshots += 1
+                if (why := failure(error)) != told:
+                    log.warning("snapshot failed replica=%s error=%r", self._replica, why)
+                    told = why
+            await self._sleep(pause_s)
 
     async def _take_snapshot(self) -> None:
         self.totals.snapshots += 1
         before = set(self._seen)
+        applied = await self._apply_snapshot()
+        if applied.outcome != "applied":
+            self.totals.mismatches += 1
+            raise SnapshotFailed(f"its digest does not prove it: {applied.outcome}")
+        self._see(applied.epoch)
+        # Epochs heard of before the snapshot was asked for, and not its own, are over.
+        self._ended.extend(before - {applied.epoch} - set(self._ended))
+
+    async def _apply_snapshot(self) -> Applied:
+        """What its last chunk led to."""
         cleared = False
-        async for chunk in self._snapshot():
-            if not cleared:
-                self._router.clear(self._replica)
-                cleared = True
-            applied = self._router.apply_snapshot(
-                self._replica, chunk.batch.SerializeToString(), chunk.last
-            )
-            if not chunk.last:
-                continue
-            if applied.outcome != "applied":
-                self.totals.mismatches += 1
-                raise SnapshotFailed(f"its digest does not prove it: {applied.outcome}")
-            self._see(applied.epoch)
-            # Epochs heard of before the snapshot was asked for, and not its own, are over.
-            self._ended.extend(before - {applied.epoch} - set(self._ended))
-            return
+        async with aclosing(self._snapshot()) as chunks:
+            async for chunk in chunks:
+                if not cleared:
+                    self._router.clear(self._replica)
+                    cleared = True
+                applied = self._router.apply_snapshot(
+                    self._replica, chunk.batch.SerializeToString(), chunk.last
+                )
+                if chunk.last:
+                    return applied
         raise SnapshotFailed("it ended before its last chunk")
 
     def _catch_up(self) -> None:
-        """Go on with the held batches: older ones are stale, a hole among them is a new doubt."""
+        """Go on with the held batches that continue the snapshot, and forget the others.
+
+        Some of those may tell of a real hole or a new epoch: then the stream's next batch, a
+        heartbeat away at most, does so again.
+        """
         held, self._held, self._held_bytes = self._held, deque(), 0
-        self._move(SyncState.STREAMING, f"snapshot, {len(held)} batches held")
-        for data in held:
-            self._take(data)
+        self._move(MirrorState.STREAMING, f"snapshot, {len(held)} batches held")
+        at = self._router.mirror(self._replica)
+        seq = at.seq
+        for batch in sorted(held, key=lambda batch: batch.seq):  # late ones find their place
+            if batch.epoch != at.epoch or batch.seq != seq + 1:
+                continue
+            seq += 1
+            applied = self._apply(batch.data)
+            if applied is not None and applied.outcome == "mismatch":
+                self._mismatch(applied)
+                return
+
+    def _apply(self, data: bytes) -> Applied | None:
+        """None if it was refused."""
+        try:
+            return self._router.apply(self._replica, data)
+        except RouterError as error:
+            self._refuse(error)
+            return None
 
     def _see(self, epoch: int) -> None:
         if epoch not in self._seen:
             self._seen.append(epoch)
 
+    def _mismatch(self, applied: Applied) -> None:
+        self.totals.mismatches += 1
+        self._move(MirrorState.SNAPSHOT, f"digest mismatch at seq {applied.seq}")
+
     def _new_epoch(self, epoch: int) -> None:
         self.totals.epochs += 1
         self._router.clear(self._replica)
-        self._move(SyncState.SNAPSHOT, f"new epoch {epoch:016x}")
+        self._move(MirrorState.SNAPSHOT, f"new epoch {epoch:016x}")
 
     def _refuse(self, error: RouterError) -> None:
         """A batch that cannot be read or does not fit: whatever follows it proves nothing."""
         self.totals.refused += 1
-        if self.state is SyncState.STREAMING:
+        if self.state is MirrorState.STREAMING:
+            log.error("batch refused replica=%s why=%r", self._replica, str(error))
             self._router.clear(self._replica)
-            self._move(SyncState.COLD, f"batch refused: {error}")
+            self._move(MirrorState.COLD, "batch refused")
 
-    def _hold(self, data: bytes) -> None:
-        self._held.append(data)
-        self._held_bytes += len(data)
+    def _hold(self, batch: Held) -> None:
+        self._held.append(batch)
+        self._held_bytes += batch.size_bytes
         while self._held_bytes > HELD_BYTES:
-            self._held_bytes -= len(self._held.popleft())
+            self._held_bytes -= self._held.popleft().size_bytes
 
-    def _move(self, state: SyncState, why: str) -> None:
+    def _move(self, state: MirrorState, why: str) -> None:
         log.info(
             "mirror moves replica=%s from=%s to=%s why=%r",
             self._replica,
@@ -199,5 +276,5 @@ class Mirror:
             why,
         )
         self.state = state
-        if state is SyncState.SNAPSHOT:
+        if state is MirrorState.SNAPSHOT:
             self._wanted.set()

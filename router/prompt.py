@@ -1,14 +1,15 @@
 """What a request asks: of which model, with which tokens."""
 
-import asyncio
 import logging
 from array import array
 from dataclasses import dataclass
 
 from proto.errors import InvalidRequest
 from proto.limits import check_sizes
+from proto.media import check_media, prompt_keys
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
-from proto.text import TextCodec
+from proto.token_ids import ids_of
+from proto.tokenising import Tokenising
 from router.fleet import Fleet
 from router.metrics import Metrics
 
@@ -19,7 +20,9 @@ log = logging.getLogger(__name__)
 class Prompt:
     model: str
     tokens: "array[int]"
-    """u32; none while only the replica can tokenise the text: then nothing matches."""
+    """u32, as trees know them; none while only the replica can tokenise: then nothing matches."""
+    tokenizer_digest: bytes | None = None
+    """Of the tokenizer that made them here of text; a replica with another one takes the text."""
 
 
 class PromptReader:
@@ -28,28 +31,32 @@ class PromptReader:
     def __init__(self, fleet: Fleet, metrics: Metrics) -> None:
         self._fleet = fleet
         self._metrics = metrics
+        self._tokenising = Tokenising()
         self._untokenised: set[str] = set()
         """Models whose last text had to go as it is."""
 
     async def read(self, request: GenerateRequest) -> Prompt:
-        """Raises InvalidRequest, UnknownModel or Unavailable."""
+        """The prompt; `request` stays as it came.
+
+        Raises InvalidRequest, UnknownModel or Unavailable.
+        """
         check_sizes(request)
+        check_media(request)
         model = self._fleet.model(request.model)
         kind = request.WhichOneof("prompt")
         if kind is None:
             raise InvalidRequest("the request has no prompt: set text, chat or tokens")
         if kind == "tokens":
-            tokens = array("I", request.tokens.ids)
-        else:
-            codec = self._fleet.codec(model)
-            self._note(model, tokenised=codec is not None)
-            if codec is None:
-                return Prompt(model, array("I"))
-            # A long text takes milliseconds, which running streams shall not wait for.
-            tokens = array("I", await asyncio.to_thread(_encode, codec, request))
-        if not tokens:
-            raise InvalidRequest("the prompt has 0 tokens, at least 1 is needed")
-        return Prompt(model, tokens)
+            tokens = ids_of(request.tokens)
+            if not tokens:
+                raise InvalidRequest("the prompt is empty, expected at least 1 token")
+            return Prompt(model, prompt_keys(tokens, request.media))
+        tokenizer = self._fleet.tokenizer(model)
+        self._note(model, tokenised=tokenizer is not None)
+        if tokenizer is None:
+            return Prompt(model, array("I"))
+        digest, codec = tokenizer
+        return Prompt(model, await self._tokenising.ids(codec, request), digest)
 
     def _note(self, model: str, *, tokenised: bool) -> None:
         if not tokenised:
@@ -62,13 +69,7 @@ class PromptReader:
         else:
             self._untokenised.add(model)
             log.warning(
-                "text goes untokenised, so that its prefixes are not seen: its replicas' tokenizers"
-                " are missing or differ model=%s",
+                "text goes untokenised, so that its prefixes are not seen: no tokenizer is here"
+                " model=%s",
                 model,
             )
-
-
-def _encode(codec: TextCodec, request: GenerateRequest) -> list[int]:
-    if request.HasField("chat"):
-        return codec.encode_chat(request.chat.messages)
-    return codec.encode(request.text)

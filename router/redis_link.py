@@ -1,21 +1,31 @@
 """Whether Redis answers, told once a change."""
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 log = logging.getLogger(__name__)
+
+
+TOLD_S = 60.0
+"""What was readable for less than this is not told again: some things come and go."""
+
+MOST_TOLD = 256
 
 
 class RedisLink:
     """State of one user of Redis, such as "leases" or "deltas"."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
         self.up = False
         self.errors = 0
         self.set_aside: Mapping[str, str] = {}
         """What is there but cannot be read, and why; the rest is used without it."""
+        self._clock = clock
         self._told: bool | None = None
+        self._told_aside: dict[str, float] = {}
+        """When each thing that was told to be set aside was so last."""
 
     def answered(self) -> None:
         """A command succeeded."""
@@ -29,14 +39,21 @@ class RedisLink:
         self.up = False
         self.errors += 1
         if self._told is not False:
-            log.warning("redis is away link=%s error=%r", self.name, error)
+            name = type(error).__name__
+            log.warning("redis is away link=%s error=%r", self.name, f"{name}: {error}")
             self._told = False
 
     def sets_aside(self, bad: Mapping[str, str]) -> None:
-        """All that cannot be read now; told once."""
+        """All that cannot be read now; each is told once, and no more than MOST_TOLD."""
+        now_s = self._clock()
+        for name, last_s in list(self._told_aside.items()):
+            if name not in bad and now_s - last_s >= TOLD_S:
+                log.info("no longer set aside link=%s name=%r", self.name, name)
+                del self._told_aside[name]
         for name, why in bad.items():
-            if name not in self.set_aside:
+            if name not in self._told_aside:
+                if len(self._told_aside) >= MOST_TOLD:
+                    continue
                 log.error("set aside link=%s name=%r why=%r", self.name, name, why)
-        for name in self.set_aside.keys() - bad.keys():
-            log.info("no longer set aside link=%s name=%r", self.name, name)
+            self._told_aside[name] = now_s
         self.set_aside = dict(bad)

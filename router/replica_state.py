@@ -1,14 +1,15 @@
 """What the router keeps of one replica: lease, connection, whether it answers, totals."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from proto.limits import MAX_MESSAGE_BYTES
 from proto.prefixlb.v1.delta_pb2 import Lease
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse, Usage
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
@@ -26,6 +27,8 @@ from radix_rs import Pick
 PROBE_TIMEOUT_S = 1.0
 SNAPSHOT_TIMEOUT_S = 60.0
 TOKENIZER_TIMEOUT_S = 60.0
+
+Message = TypeVar("Message")
 
 GenerateCall = aio.UnaryStreamCall[GenerateRequest, GenerateResponse]
 
@@ -57,11 +60,13 @@ class TokenTotals:
 class ReplicaState:
     """One replica while it is in the fleet's view; its connection closes when it leaves."""
 
-    def __init__(self, lease: Lease, *, max_message_bytes: int) -> None:
+    def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.liveness = Liveness.LIVE
-        self.suspected = asyncio.Event()
-        """Set while SUSPECT."""
+        self.doubted = asyncio.Event()
+        """Set while SUSPECT, and when another replica claims its id: its next check is due soon."""
+        self.other_tokenizer = False
+        """Not the one its model's text is tokenised with: text reaches it as it is."""
         self.heard_s = float("-inf")
         """When the last message of any answer came."""
         self.ended_because = ""
@@ -75,7 +80,7 @@ class ReplicaState:
         """Requests on their way there or being answered."""
         self.unanswered: set[GenerateCall] = set()
         """Those whose first message has not come."""
-        self._channel = open_channel(lease.address, max_message_bytes)
+        self._channel = open_channel(lease.address)
         self._inference = InferenceStub(self._channel)
         self._replica = ReplicaStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
@@ -115,11 +120,13 @@ class ReplicaState:
         self.tokens.captured += self.reusable(pick.matched, usage.prompt_tokens)
         self.tokens.delivered += usage.cached_tokens
 
-    def snapshot(self) -> AsyncIterator[SnapshotResponse]:
-        return aiter(self._replica.Snapshot(SnapshotRequest(), timeout=SNAPSHOT_TIMEOUT_S))
+    def snapshot(self) -> AsyncGenerator[SnapshotResponse, None]:
+        """To be closed: a reader that gives up ends the call."""
+        return _read(self._replica.Snapshot(SnapshotRequest(), timeout=SNAPSHOT_TIMEOUT_S))
 
-    def tokenizer(self) -> AsyncIterator[TokenizerResponse]:
-        return aiter(self._replica.Tokenizer(TokenizerRequest(), timeout=TOKENIZER_TIMEOUT_S))
+    def tokenizer(self) -> AsyncGenerator[TokenizerResponse, None]:
+        """To be closed, as `snapshot`."""
+        return _read(self._replica.Tokenizer(TokenizerRequest(), timeout=TOKENIZER_TIMEOUT_S))
 
     async def epoch(self) -> int:
         """The epoch of its tree now. Raises AioRpcError."""
@@ -153,7 +160,7 @@ class ReplicaState:
         await self._channel.close()
 
 
-def open_channel(address: str, max_message_bytes: int) -> aio.Channel:
+def open_channel(address: str) -> aio.Channel:
     """A connection of its own, that comes back soon after its peer does."""
     return aio.insecure_channel(
         address,
@@ -164,10 +171,18 @@ def open_channel(address: str, max_message_bytes: int) -> aio.Channel:
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 2000),  # an attempt to connect may take this long
             ("grpc.max_reconnect_backoff_ms", 1000),
-            ("grpc.max_receive_message_length", max_message_bytes),
-            ("grpc.max_send_message_length", max_message_bytes),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ],
     )
+
+
+async def _read(call: aio.UnaryStreamCall[Any, Message]) -> AsyncGenerator[Message, None]:
+    try:
+        async for message in call:
+            yield message
+    finally:
+        call.cancel()
 
 
 def failure(error: Exception) -> str:
@@ -179,7 +194,7 @@ def failure(error: Exception) -> str:
 
 async def ask_lease(address: str) -> Lease:
     """The lease of the replica at `address`, by Replica.Info. Raises AioRpcError."""
-    async with open_channel(address, 2**20) as channel:
+    async with open_channel(address) as channel:
         stub = ReplicaStub(channel)
         info = await stub.Info(InfoRequest(), timeout=PROBE_TIMEOUT_S)
     return info.lease

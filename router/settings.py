@@ -1,6 +1,5 @@
 """What an operator can set, by flag (--max-inflight 9) or environment (ROUTER_MAX_INFLIGHT=9)."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -8,12 +7,12 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
-from redis.asyncio.connection import parse_url
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from proto import settings
+from proto.redis_client import checked_redis_url
 
 
 def _split(value: object) -> object:
@@ -26,18 +25,7 @@ Addresses = Annotated[
 """host:port, separated by commas."""
 
 
-def _is_redis_url(value: str) -> str:
-    try:
-        parse_url(value)
-    except ValueError:  # which may quote the password
-        raise ValueError("expected redis://[user:password@]host[:port][/database]") from None
-    return value
-
-
-RedisUrl = Annotated[str, AfterValidator(_is_redis_url)]
-
-SECRET = {"redis_url"}
-"""Settings whose value may hold a password and is not printed."""
+RedisUrl = Annotated[str, AfterValidator(checked_redis_url)]
 
 
 class RouterSettings(BaseSettings):
@@ -59,10 +47,15 @@ class RouterSettings(BaseSettings):
     )
     redis_url: RedisUrl = Field(
         "redis://127.0.0.1:6379/0",
-        description="Redis that carries leases and deltas",
+        repr=False,  # may hold a password
+        description="Redis that carries leases and deltas; rediss:// for TLS, "
+        "redis+sentinel://HOST[,HOST...]/SERVICE by Sentinel",
     )
     cluster: str = Field(
         "default", min_length=1, description="name in the keys, so that clusters can share a Redis"
+    )
+    hash_secret_file: Path | None = Field(
+        None, description="file with the cluster secret of the block hashes; the replicas' own"
     )
     discovery: Literal["redis", "static"] = Field(
         "redis",
@@ -80,9 +73,6 @@ class RouterSettings(BaseSettings):
     decode_weight: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="weight of decode pressure in the cost"
     )
-    hash_secret_file: Path | None = Field(
-        None, description="file with the cluster secret of the block hashes; the replicas' own"
-    )
     retries: int = Field(
         2, ge=0, le=16, description="other replicas tried when one fails before it answers"
     )
@@ -93,8 +83,8 @@ class RouterSettings(BaseSettings):
         30.0, ge=0, description="seconds that running requests get after SIGTERM"
     )
     max_inflight: int = Field(1024, ge=1, description="requests; above it: RESOURCE_EXHAUSTED")
-    max_message_bytes: int = Field(
-        16 * 2**20, ge=1024, description="largest message taken from clients and replicas"
+    write_stall_s: float = Field(
+        60.0, gt=0, description="seconds an answer may wait for its client to read on"
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="least severe log line that is written"
@@ -107,25 +97,22 @@ class RouterSettings(BaseSettings):
         return self
 
 
+SECTIONS = {
+    "host": "where it listens",
+    "redis_url": "its cluster",
+    "policy": "how it routes",
+    "ready_timeout_s": "start and end",
+    "max_inflight": "limits and logs",
+}
+"""Headings of --help, each by the first setting under it."""
+
+EXAMPLES = """
+prefixlb router --redis-url redis://10.0.0.5:6379/0 --hash-secret-file secret --host 0.0.0.0
+ROUTER_MAX_INFLIGHT=256 prefixlb router --policy round_robin
+prefixlb router --discovery static --static-replicas 10.0.0.7:30001,10.0.0.8:30001
+"""
+
+
 def read_settings(arguments: list[str]) -> RouterSettings:
-    """Settings from flags, then environment, then defaults.
-
-    A bad value ends the process with code 2 and one line per problem on stderr.
-    """
-    try:
-        return RouterSettings(_cli_parse_args=arguments)  # type: ignore[call-arg]
-    except ValidationError as error:
-        for problem in error.errors():
-            print(f"prefixlb router: {_told(problem)}", file=sys.stderr)
-    except SettingsError as error:
-        print(f"prefixlb router: {error}", file=sys.stderr)
-    sys.exit(2)
-
-
-def _told(problem: ErrorDetails) -> str:
-    said = problem["msg"].removeprefix("Value error, ")
-    if not problem["loc"]:
-        return said  # of several settings together
-    name = str(problem["loc"][0])
-    got = "" if name in SECRET else f", got {problem['input']!r}"
-    return f"--{name.replace('_', '-')}: {said}{got}"
+    """Settings from flags, then environment, then defaults; a bad value ends the process."""
+    return settings.read_settings(RouterSettings, arguments, sections=SECTIONS, examples=EXAMPLES)

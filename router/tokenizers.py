@@ -3,7 +3,10 @@
 import asyncio
 import logging
 import random
-from collections import defaultdict
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from grpc import aio
@@ -16,42 +19,89 @@ from router.replica_state import ReplicaState, failure
 log = logging.getLogger(__name__)
 
 
+class ModelTokenizer(NamedTuple):
+    """What makes tokens of text; they are for replicas of its digest only."""
+
+    digest: bytes
+    codec: TextCodec
+
+
 class Tokenizers:
-    """Fetches each tokenizer once, by digest; it stays for as long as a replica of it does."""
+    """Fetches each tokenizer once, by digest; it stays for as long as a replica of it does.
+
+    One serves each model: that of most of its replicas. Those with another tokenizer or chat
+    template, as in the middle of an update, take text as it is.
+    """
 
     def __init__(self, *, rng: random.Random) -> None:
         self._rng = rng
         self._codecs: WeakValueDictionary[bytes, TextCodec] = WeakValueDictionary()
-        self._fetching: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._fetching: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
+        self._chosen: dict[str, bytes] = {}
+        """Digests by model."""
+
+    def of_model(self, model: str) -> ModelTokenizer | None:
+        """None while it is not here, or if no replica of the model has one."""
+        digest = self._chosen.get(model, b"")
+        codec = self._codecs.get(digest)
+        return ModelTokenizer(digest, codec) if codec is not None else None
+
+    def choose(self, model: str, states: Sequence[ReplicaState]) -> None:
+        """Choose for the replicas of a model, the same as every router that sees them."""
+        replicas = Counter(digest for s in states if (digest := s.lease.tokenizer_digest))
+        chosen = min(replicas, key=lambda digest: (-replicas[digest], digest), default=b"")
+        if chosen:
+            self._chosen[model] = chosen
+        else:
+            self._chosen.pop(model, None)
+        for state in states:
+            differs = state.lease.tokenizer_digest != chosen
+            if differs and not state.other_tokenizer:
+                log.warning(
+                    "another tokenizer or chat template than its model's: text reaches it"
+                    " untokenised replica=%s model=%s digest=%s chosen=%s",
+                    *(state.id, model, _short(state.lease.tokenizer_digest), _short(chosen)),
+                )
+            state.other_tokenizer = differs
 
     async def provide(self, state: ReplicaState) -> None:
         """Set `state.codec`, from what is here or from the replica, asked until it answers."""
         digest = state.lease.tokenizer_digest
         if not digest:
             return  # it takes token ids only
+        lock = self._fetching.setdefault(digest, asyncio.Lock())
+        told = ""
         for pause_s in pauses(self._rng):
             try:
-                async with self._fetching[digest]:
+                async with lock:
                     codec = self._codecs.get(digest) or await _fetch(state)
                     self._codecs[digest] = state.codec = codec
                 return
             except (aio.AioRpcError, InvalidModel) as error:
-                log.warning("no tokenizer yet replica=%s error=%s", state.id, failure(error))
+                if (why := failure(error)) != told:
+                    log.warning("no tokenizer yet replica=%s error=%r", state.id, why)
+                    told = why
             await asyncio.sleep(pause_s)
 
 
 async def _fetch(state: ReplicaState) -> TextCodec:
     """Raises AioRpcError, or InvalidModel if what came is no tokenizer or not the announced one."""
     pieces: list[bytes] = []
-    async for part in state.tokenizer():
-        if part.HasField("rules"):
-            codec = await asyncio.to_thread(TextCodec, b"".join(pieces), part.rules)
-            if (digest := codec.digest()) != state.lease.tokenizer_digest:
-                raise InvalidModel(
-                    f"tokenizer digest {digest.hex()}, "
-                    f"announced {state.lease.tokenizer_digest.hex()}"
-                )
-            log.info("tokenizer fetched replica=%s digest=%s", state.id, digest.hex()[:12])
-            return codec
-        pieces.append(part.tokenizer_json)
-    raise InvalidModel("tokenizer stream ended before its rules")
+    async with aclosing(state.tokenizer()) as parts:
+        async for part in parts:
+            if part.HasField("rules"):
+                break
+            pieces.append(part.tokenizer_json)
+        else:
+            raise InvalidModel("tokenizer stream ended before its rules")
+    codec = await asyncio.to_thread(TextCodec, b"".join(pieces), part.rules)
+    if (digest := codec.digest()) != state.lease.tokenizer_digest:
+        raise InvalidModel(
+            f"tokenizer digest {digest.hex()}, announced {state.lease.tokenizer_digest.hex()}"
+        )
+    log.info("tokenizer fetched replica=%s digest=%s", state.id, _short(digest))
+    return codec
+
+
+def _short(digest: bytes) -> str:
+    return digest.hex()[:12]

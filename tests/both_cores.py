@@ -80,6 +80,26 @@ class BothCores:
     def peek(self, tokens: Sequence[int], namespace: Namespace = PLAIN) -> int:
         return same(self._each(lambda tree: tree.peek(u32(tokens), **names(namespace))))
 
+    def find(
+        self,
+        tokens: Sequence[int],
+        node: Handles | None = None,
+        length: int = 0,
+        namespace: Namespace = PLAIN,
+    ) -> Found:
+        found = self._each(
+            lambda tree, handle: tree.find(
+                u32(tokens), node=handle, length=length, **names(namespace)
+            ),
+            node or [0] * len(self.trees),
+        )
+        return Found(same([one.length for one in found]), [], tuple(one.node for one in found))
+
+    def parent(self, node: Handles) -> Handles | None:
+        above = self._each(lambda tree, handle: tree.parent(handle), node)
+        same([handle is None for handle in above])
+        return None if above[0] is None else tuple(handle for handle in above if handle is not None)
+
     def insert(
         self,
         tokens: Sequence[int],

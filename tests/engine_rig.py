@@ -20,9 +20,11 @@ from replica.output import Output
 from replica.pool import Pool
 from replica.request import Request
 from replica.sampling import sampling_of
+from replica.schedule_policy import make_schedule_policy
 from replica.scheduler import Scheduler
 from replica.sequence import Sequence as TokenSequence
 from replica.stream import AnswerStream
+from replica.tree_core import PolicyName
 from tests.fakes import FakeClock, FakeModel
 
 
@@ -44,6 +46,9 @@ class EngineRig:
         chunk_size: int = 64,
         max_running: int = 16,
         max_backlog_bytes: int = 1 << 20,
+        schedule_policy: str = "shortest",
+        eviction_policy: PolicyName = "lru",
+        disable_cache: bool = False,
     ) -> None:
         self.clock = FakeClock()
         self.model = model or FakeModel(self.clock)
@@ -53,6 +58,8 @@ class EngineRig:
             block_size=block_size,
             hash_key=derive_hash_key(b"secret"),
             model=config.model_id,
+            policy=eviction_policy,
+            disabled=disable_cache,
         )
         self.pool = Pool(
             num_slots=slots,
@@ -62,9 +69,14 @@ class EngineRig:
             dtype=self.model.dtype,
             device=self.model.device,
         )
-        self.cache = Cache(self.tree, self.pool, page_size=page_size)
+        self.cache = Cache(self.tree, self.pool)
         self.scheduler = Scheduler(
-            self.cache, chunk_size=chunk_size, page_size=page_size, max_running=max_running
+            self.cache,
+            make_schedule_policy(schedule_policy, self.cache.parent),
+            chunk_size=chunk_size,
+            page_size=page_size,
+            max_running=max_running,
+            wait_to_share=not disable_cache,
         )
         self.delta_log = DeltaLog(block_size=block_size, max_backlog_bytes=max_backlog_bytes)
         self.metrics = Metrics(CollectorRegistry(), model=config.model_id)
@@ -105,12 +117,14 @@ class EngineRig:
         request = Request(
             request_id=f"request-{len(self.answers)}",
             sequence=TokenSequence(
-                np.array(prompt, dtype=np.uint32), extra_key=extra_key, cache_salt=cache_salt
+                np.array(prompt, dtype=np.uint32),
+                extra_key=extra_key,
+                cache_salt=cache_salt,
+                priority=priority,
             ),
             sampling=checked,
             output=Output(checked, Detokenizer([])),
             stream=AnswerStream(),
-            priority=priority,
             arrived_s=now_s,
             deadline_s=None if timeout_s is None else now_s + timeout_s,
         )

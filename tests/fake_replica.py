@@ -19,6 +19,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from redis.exceptions import RedisError
 
 from proto import keys
+from proto.limits import SERVER_LIMITS
 from proto.prefixlb.v1 import inference_pb2, replica_pb2
 from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent, Lease, Load
 from proto.prefixlb.v1.inference_pb2_grpc import (
@@ -28,6 +29,7 @@ from proto.prefixlb.v1.inference_pb2_grpc import (
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaServicer, add_ReplicaServicer_to_server
 from proto.redis_client import open_redis
 from proto.text import TextCodec
+from proto.token_ids import ids_of
 from radix_rs import HASH_VERSION, key_check
 from tests.twins import Blocks, chain_hashes, hash_key
 
@@ -128,7 +130,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
     async def start(self, *, leased: bool = True) -> None:
         """Listen (on the port of the life before, if any), publish and renew the lease."""
         self._redis = open_redis(self._redis_url)
-        self._server = aio.server(options=[("grpc.so_reuseport", 0)])
+        self._server = aio.server(options=[("grpc.so_reuseport", 0), *SERVER_LIMITS])
         self.health = health_aio.HealthServicer()
         add_InferenceServicer_to_server(self, self._server)
         add_ReplicaServicer_to_server(self, self._server)
@@ -242,9 +244,9 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
                 await context.abort(script.refuse, f"{self.id} says {script.refuse.name}")
             await asyncio.sleep(script.first_after_s)
             await context.send_initial_metadata(script.metadata)
-            ids = list(request.tokens.ids)
+            ids = ids_of(request.tokens).tolist()
             namespace = {"extra_key": request.extra_key, "cache_salt": request.cache_salt}
-            chain = self.chain(ids, **namespace)
+            chain = self.chain(ids, **namespace) if script.store else []
             known = [block for block in chain if block in self.blocks.parents]
             cached = min(len(known) * self.block_size, max(0, len(ids) - 1))
             if script.store:

@@ -17,8 +17,8 @@ from proto.prefixlb.v1 import admin_pb2, inference_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from radix_rs import derive_hash_key
-from router.__main__ import Running, running
-from router.mirror import SyncState
+from router.mirror import MirrorState
+from router.process import Running, running
 from router.settings import RouterSettings
 from tests.fake_replica import FakeReplica
 
@@ -87,7 +87,7 @@ class LiveRouter:
     def equal(self, replica: FakeReplica) -> bool:
         """Whether the mirror streams and holds exactly the replica's blocks."""
         member = self.parts.fleet.members.get(replica.id)
-        if member is None or member.mirror.state is not SyncState.STREAMING:
+        if member is None or member.mirror.state is not MirrorState.STREAMING:
             return False
         mirror = self.parts.router.mirror(replica.id)
         return (mirror.epoch, mirror.seq, mirror.count, mirror.digest) == (

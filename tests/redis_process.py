@@ -5,7 +5,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from router.cli.redis_server import free_port, redis_command
@@ -14,12 +14,22 @@ START_TIMEOUT_S = 10.0
 
 
 @contextlib.contextmanager
-def redis_server(port: int | None = None) -> Iterator[str]:
-    """Run a redis-server on loopback; yields its URL once it listens, then ends it."""
+def redis_server(
+    port: int | None = None, flags: Sequence[str] = (), conf: str | None = None
+) -> Iterator[str]:
+    """Run a redis-server on loopback; yields its URL once it listens, then ends it.
+
+    `conf`: the text of a configuration file, such as a sentinel's needs.
+    """
     port = port or free_port()
     with tempfile.TemporaryDirectory(prefix="prefixlb-redis-") as directory:
+        program, *options = redis_command(port, Path(directory))
+        if conf is not None:
+            file = Path(directory) / "redis.conf"
+            file.write_text(conf)
+            options = [str(file), "--port", str(port)]
         process = subprocess.Popen(
-            [*redis_command(port, Path(directory)), "--logfile", f"{directory}/redis.log"],
+            [program, *options, "--logfile", f"{directory}/redis.log", *flags],
             stdin=subprocess.DEVNULL,
         )
         try:

@@ -14,7 +14,12 @@ from proto.prefixlb.v1.inference_pb2 import (
     TokenPrompt,
 )
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
-from proto.prefixlb.v1.replica_pb2 import InfoRequest, InfoResponse
+from proto.prefixlb.v1.replica_pb2 import (
+    InfoRequest,
+    InfoResponse,
+    SnapshotRequest,
+    SnapshotResponse,
+)
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from proto.text import TextCodec
 from radix_rs import derive_hash_key
@@ -43,6 +48,9 @@ class ReplicaRig:
     async def info(self) -> InfoResponse:
         return await self.admin.Info(InfoRequest())
 
+    async def snapshot(self) -> list[SnapshotResponse]:
+        return [part async for part in self.admin.Snapshot(SnapshotRequest())]
+
     async def settled(self) -> None:
         """Returns once every slot is free or evictable and nobody runs."""
         async with asyncio.timeout(5):
@@ -60,14 +68,14 @@ class ReplicaRig:
 
 
 @asynccontextmanager
-async def replica_rig(**overrides: object) -> AsyncIterator[ReplicaRig]:
+async def replica_rig(hash_key: bytes = HASH_KEY, **overrides: object) -> AsyncIterator[ReplicaRig]:
     """Settings are the defaults but for free ports, few slots and `overrides`."""
     model, codec = tiny_model()
     settings = ReplicaSettings.model_validate(
         {"model": "tiny", "port": 0, "metrics_port": 0, "slots": 4096, **overrides}
     )
     async with (
-        running(settings, LoadedModel(model, codec), HASH_KEY) as replica,
+        running(settings, LoadedModel(model, codec), hash_key) as replica,
         aio.insecure_channel(f"127.0.0.1:{replica.port}") as channel,
     ):
         yield ReplicaRig(replica, codec, channel)

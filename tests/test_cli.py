@@ -3,12 +3,19 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import pytest
+from grpc import aio
+from prometheus_client import CollectorRegistry
 
+from proto.metrics_page import metrics_page
+from router.cli import launch
+from router.cli.command_line import COMMANDS
 from router.cli.redis_server import NoRedisServer, find_redis_server, free_port
 from tests.fake_router import FakeRouter, fake_router
 
@@ -20,7 +27,7 @@ class Finished:
     err: str
 
 
-async def prefixlb(*arguments: str, router: str = "", stdin: str = "") -> Finished:
+async def prefixlb(*arguments: str, router: str = "", stdin: str | bytes = "") -> Finished:
     """Run the command in a pipe."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -30,7 +37,8 @@ async def prefixlb(*arguments: str, router: str = "", stdin: str = "") -> Finish
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PREFIXLB_ROUTER": router},
     )
-    out, err = await process.communicate(stdin.encode())
+    given = stdin if isinstance(stdin, bytes) else stdin.encode()
+    out, err = await process.communicate(given)
     return Finished(process.returncode or 0, out.decode(), err.decode())
 
 
@@ -122,7 +130,9 @@ async def test_wrong_usage_ends_with_two_and_names_the_argument() -> None:
     ("flags", "complaint"),
     [
         (["--replicas", "0"], "--replicas: expected at least 1, got 0"),
-        (["--slots", "many"], "--slots: invalid count value: 'many'"),
+        (["--slots", "many"], "--slots: expected a whole number, got 'many'"),
+        (["--port", "70000"], "--port: expected at most 65535, got 70000"),
+        (["--model", "/nowhere"], "--model: there is nothing at '/nowhere'"),
         (["--policy", "luck"], "--policy: invalid choice: 'luck'"),
     ],
 )
@@ -131,6 +141,141 @@ async def test_a_cluster_that_cannot_be_is_refused_before_anything_starts(
 ) -> None:
     done = await prefixlb("up", *flags)
     assert done.code == 2 and complaint in done.err
+
+
+async def test_up_at_a_taken_port_names_it_and_starts_nothing(router: FakeRouter) -> None:
+    port = router.address.rpartition(":")[2]
+    done = await prefixlb("up", "--port", port)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"error: port {port} of 127.0.0.1 is taken")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--router", "http://h:1"], "--router: expected HOST:PORT with no scheme and no path"),
+        (["--router", "h:notaport"], "--router: expected HOST:PORT with a port from 1 to 65535"),
+        (["--router", "h:0"], "with a port from 1 to 65535, got 'h:0'"),
+        (["--router", "h:70000"], "with a port from 1 to 65535, got 'h:70000'"),
+        (["--router", "h"], "expected HOST:PORT"),
+        (["--router", "::1:30000"], "an IPv6 address in brackets"),
+        (["--seed", "-5"], "--seed: expected at least 0, got -5"),
+        (["--max-tokens", "-3"], "--max-tokens: expected at least 1, got -3"),
+        (["--timeout", "-1"], "--timeout: expected a number of seconds above 0, got '-1'"),
+        (["--timeout", "nan"], "--timeout: expected a number of seconds above 0, got 'nan'"),
+        (
+            ["is", "this"],
+            "unrecognized arguments: is this; a prompt of several words goes in quotes",
+        ),
+        ([b"\xff".decode(errors="surrogateescape")], "unrecognized arguments"),
+    ],
+)
+async def test_what_no_request_can_be_is_refused_with_code_2_and_what_was_expected(
+    arguments: list[str], complaint: str
+) -> None:
+    done = await prefixlb("generate", "What", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert complaint in done.err.splitlines()[-1] and "Traceback" not in done.err
+
+
+async def test_a_bad_address_in_the_environment_is_said_to_come_from_there() -> None:
+    done = await prefixlb("status", router="h:0")
+    assert done.code == 2 and done.err.endswith("got 'h:0' from $PREFIXLB_ROUTER\n")
+
+
+async def test_a_host_that_does_not_exist_is_named() -> None:
+    done = await prefixlb("generate", "hi", router="no-such-host.invalid:30000")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error: there is no host named no-such-host.invalid")
+
+
+@pytest.mark.parametrize("command", [["generate", "hi"], ["chat"], ["status"]])
+async def test_a_metrics_page_given_as_router_is_told_from_a_router(command: list[str]) -> None:
+    with metrics_page(CollectorRegistry(), "127.0.0.1", 0) as port:
+        done = await prefixlb(*command, router=f"127.0.0.1:{port}", stdin="hi\n")
+    assert (done.code, done.out) == (1, "")
+    assert f"127.0.0.1:{port} does not speak gRPC" in done.err and len(done.err.splitlines()) == 1
+
+
+async def test_a_replica_given_as_router_is_told_from_a_router() -> None:
+    server = aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        done = await prefixlb("status", router=f"127.0.0.1:{port}")
+    finally:
+        await server.stop(None)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"error: 127.0.0.1:{port} is no router: a replica answers")
+
+
+async def test_a_deadline_that_passed_is_told_in_seconds(router: FakeRouter) -> None:
+    done = await prefixlb("generate", "forever", "--timeout", "0.5", router=router.address)
+    assert (done.code, done.out) == (1, "yes\n")
+    assert done.err == "error: the answer was not complete after 0.5 s (--timeout)\n"
+
+
+async def test_input_that_is_no_text_is_refused_with_the_place(router: FakeRouter) -> None:
+    done = await prefixlb("generate", "-", router=router.address, stdin=b"caf\xe9")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "error: stdin is not UTF-8 text: byte 0xe9 after 3 bytes\n"
+    done = await prefixlb("chat", router=router.address, stdin=b"first\nse\xffcond\n")
+    assert (done.code, done.out) == (1, "yes no\n")
+    assert done.err.endswith("error: line 2 of stdin is not UTF-8 text: byte 0xff after 2 bytes\n")
+
+
+@pytest.mark.parametrize(
+    "command", ["generate hello", "status --json", "status", "status --watch", "generate --help"]
+)
+async def test_a_reader_that_has_had_enough_ends_the_command_silently(
+    command: str, router: FakeRouter
+) -> None:
+    shell = await asyncio.create_subprocess_shell(
+        f"{sys.executable} -m router.cli {command} | true",
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PREFIXLB_ROUTER": router.address},
+    )
+    _, err = await asyncio.wait_for(shell.communicate(), 30)
+    assert b"Error" not in err and b"error" not in err, err.decode()
+
+
+async def test_watched_status_in_a_pipe_prints_tables_and_json_lines(router: FakeRouter) -> None:
+    for flags, line in (((), "replica-1"), (("--json",), '{"router"')):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "router.cli", "status", "--watch", *flags),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PREFIXLB_ROUTER": router.address},
+        )
+        assert process.stdout
+        seen = 0
+        while seen < 2:
+            shown = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
+            assert shown, "ended"
+            seen += shown.startswith(line)
+            if flags:
+                assert json.loads(shown)["replicas"][0]["replica_id"] == "replica-1"
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+        assert (process.returncode, err.decode()) == (130, "interrupted\n")
+
+
+async def test_alone_it_prints_the_help_and_with_version_its_version() -> None:
+    alone, asked = await prefixlb(), await prefixlb("--help")
+    assert (alone.code, alone.out, alone.err) == (0, asked.out, "")
+    shown = await prefixlb("--version")
+    assert (shown.code, shown.out) == (0, f"prefixlb {version('prefixlb')}\n")
+
+
+async def test_help_of_every_command_has_examples() -> None:
+    listed = (await prefixlb("--help")).out
+    for command in COMMANDS:
+        for name in launch.PROCESSES if command is launch else [command.__name__.split(".")[-1]]:
+            assert f"\n    {name} " in listed, name
+            shown = await prefixlb(name, "--help")
+            assert shown.code == 0 and "examples:\n  " in shown.out, name
+            assert f"prefixlb {name}" in shown.out.partition("examples:")[2], name
 
 
 def test_without_any_redis_server_the_error_says_how_to_get_one(

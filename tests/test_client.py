@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from proto.client import AsyncClient, Client, Route, build_request
+from proto.answer import Route
+from proto.client import AsyncClient, Client
 from proto.errors import InvalidRequest, LBError, Overloaded, Unavailable
+from proto.request import build_request
 from router.cli.redis_server import free_port
 from tests.fake_router import FakeRouter, fake_router
 

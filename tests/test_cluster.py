@@ -1,5 +1,6 @@
 """A whole cluster of real processes around a tiny model: up, down, killed, restarted, replaced."""
 
+import asyncio
 import os
 import re
 import signal
@@ -13,13 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+import proto.client
 from proto.client import Client
-from router.cli.cluster import ClusterError, LocalCluster, serves
+from router.cli.cluster import ClusterError, LocalCluster
 from router.cli.fleet_view import view_fleet
+from router.cli.readiness import serves
 from router.cli.redis_server import free_port
 from tests.tiny_model import write_tiny_model
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
+ROOT = Path(__file__).parent.parent
 PROMPT = list(range(3, 203))
 SLOTS = ("--slots", "2048")
 
@@ -59,6 +63,22 @@ def test_everything_serves_and_the_second_request_reuses_the_first(cluster: Loca
     assert first.token_ids == second.token_ids
     assert first.route and second.route and second.route.replica == first.route.replica
     assert (second.route.matched_tokens, second.route.reason) == (192, "prefix")
+
+
+def test_examples_of_readme_and_client_run_as_they_stand(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    twin = re.search(r"\n\n((?:    .*\n)+)", proto.client.__doc__ or "")
+    assert readme and twin
+    asynchronous = f"async def example() -> None:\n{twin[1]}\nasyncio.run(example())"
+    for code in (readme[1], asynchronous):
+        assert "127.0.0.1:30000" in code
+        exec(
+            code.replace("127.0.0.1:30000", cluster.router.address),
+            {"AsyncClient": proto.client.AsyncClient, "asyncio": asyncio},
+        )
+        assert capsys.readouterr().out.endswith("tokens were cached\n")
 
 
 def test_secret_is_readable_by_its_owner_alone_and_logs_hold_no_prompt(
@@ -144,6 +164,9 @@ def test_up_reports_a_dead_replica_and_ends_all_on_ctrl_c(tiny: Path, tmp_path: 
         eventually(lambda: "replica-1 ended (SIGKILL)" in (tmp_path / "err").read_text())
         up.send_signal(signal.SIGINT)
         assert up.wait(30) == 0
+        (kept,) = tmp_path.glob("prefixlb-*")
+        assert f"logs are in {kept}" in (tmp_path / "err").read_text()
+        assert (kept / "replica-1.log").exists() and not (kept / "hash-secret").exists()
     finally:
         up.kill()
     assert not any(child.is_running() for child in children)
@@ -168,4 +191,5 @@ def test_a_demo_that_is_ended_leaves_no_process(
     eventually(has_children, 60)
     demo.send_signal(number)
     assert demo.wait(30) == 130
+    assert not list(tmp_path.glob("prefixlb-*"))
     eventually(lambda: not any(child.is_running() for child in started))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from proto.client import Result, Route
+from proto.answer import Result, Route
 from router.cli.demo.assistants import ASSISTANTS
 from router.cli.demo.play import Played, play
 from router.cli.demo.report import ReplicaTotals, Run, show, verdict
@@ -42,7 +42,7 @@ def test_users_have_one_assistant_each() -> None:
 
 async def test_play_sends_histories_in_order_a_few_at_a_time(router: FakeRouter) -> None:
     turns = schedule()
-    with Screen(Console(), quiet=True) as screen:
+    with Screen(Console(quiet=True)) as screen:
         played = await play(router.address, turns, concurrency=4, screen=screen)
     assert [one.turn for one in played] == turns and all(one.result for one in played)
     assert 2 <= router.most_running <= 4
@@ -86,15 +86,22 @@ def test_figures_of_a_run() -> None:
 
 def test_verdict_is_yes_only_if_all_of_it_holds() -> None:
     ours, other = a_run("cost", 80), a_run("round_robin", 40)
-    assert all(verdict(ours, other).values())
-    broken = [
-        (a_run("cost", 40), other),
-        (dataclasses.replace(ours, played=[Played(schedule()[0], error="gone")]), other),
-        (ours, changed(other, mirror_equals_tree=False)),
-        (changed(ours, evicted_tokens=0), other),
+    assert all(claim.holds for claim in verdict(ours, other))
+    assert [claim.key for claim in verdict(ours, other)] == [
+        "every_request_answered",
+        "reuses_more_than_baseline",
+        "pool_evicted",
+        "mirrors_equal_trees",
     ]
-    for one, two in broken:
-        assert list(verdict(one, two).values()).count(False) >= 1
+    failed = dataclasses.replace(ours, played=[*ours.played, Played(schedule()[0], error="gone")])
+    broken = {
+        "every_request_answered": (failed, other),
+        "reuses_more_than_baseline": (a_run("cost", 40), other),
+        "pool_evicted": (changed(ours, evicted_tokens=0), other),
+        "mirrors_equal_trees": (ours, changed(other, mirror_equals_tree=False)),
+    }
+    for key, runs in broken.items():
+        assert [claim.key for claim in verdict(*runs) if not claim.holds] == [key]
 
 
 def changed(run: Run, **fields: object) -> Run:
@@ -110,6 +117,15 @@ def test_report_shows_both_policies_side_by_side() -> None:
     rate = next(line for line in text.splitlines() if "token hit rate" in line)
     assert rate.split()[-4:] == ["80.0", "%", "40.0", "%"]
     assert "NO" not in text
+
+
+def test_the_p99_of_few_requests_is_called_what_it_is() -> None:
+    console = Console(width=200, record=True)
+    run = a_run("cost", 80)
+    show(console, dataclasses.replace(run, played=run.played[:36]), a_run("round_robin", 40))
+    assert "p99 time to first token (slowest of 36)" in console.export_text()
+    show(console, run, a_run("round_robin", 40))
+    assert "slowest" not in console.export_text()
 
 
 @pytest.mark.model

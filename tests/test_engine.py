@@ -176,6 +176,36 @@ def test_tokens_after_a_flush_are_those_from_the_cache() -> None:
     assert answers == [foretold(prompt, 8)] * 3
 
 
+def test_tokens_are_the_same_without_a_cache_under_preemption() -> None:
+    rig = EngineRig(slots=200, chunk_size=16, page_size=4, block_size=4, disable_cache=True)
+    stem = numbers(30, seed=1)
+    asked = []
+    for index in range(12):
+        prompt = [*stem, *numbers(index, seed=index)]
+        asked.append((rig.submit(prompt, 100), prompt))
+        rig.step()
+    rig.run()
+    assert rig.scheduler.preemptions > 0
+    for request, prompt in asked:
+        assert rig.answers[request].tokens == foretold(prompt, 100)
+        assert request.cached_tokens == 0
+    assert rig.pool.num_free == rig.pool.num_slots
+
+
+def test_under_the_priority_policy_what_matters_less_is_evicted_first() -> None:
+    rig = EngineRig(slots=130, eviction_policy="priority")
+    kept, gone = numbers(40, seed=1), numbers(40, seed=2)
+    rig.generate(kept, 11, priority=3)
+    rig.generate(gone, 11)  # later, so the least recently used is the other
+    rig.generate(numbers(60, seed=3), 1)
+    again = [rig.submit(prompt, 1) for prompt in (kept, gone)]
+    rig.run()
+    # Of what matters more the output goes before the prompt, which is one higher.
+    assert again[0].cached_tokens == 39
+    assert again[1].cached_tokens < 39
+    assert rig.tree.stats().evicted_total > 0
+
+
 @pytest.mark.parametrize("chunk_size", [7, 32, 512])
 def test_a_model_of_random_weights_says_the_same_alone_and_in_any_company(chunk_size: int) -> None:
     model, _ = tiny_model()

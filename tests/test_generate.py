@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import threading
+from array import array
 
 import grpc
 import pytest
@@ -12,6 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc import aio
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from proto.limits import MAX_METADATA_BYTES
 from proto.prefixlb.v1.inference_pb2 import (
     FINISH_REASON_LENGTH,
     FINISH_REASON_STOP,
@@ -232,10 +234,10 @@ async def test_a_request_that_is_being_read_has_a_place_already(
     reading, go_on = threading.Event(), threading.Event()
     real = TextCodec.prompt_ids
 
-    def prompt_ids(self: TextCodec, message: GenerateRequest, vocab_size: int) -> list[int]:
+    def prompt_ids(self: TextCodec, message: GenerateRequest) -> "array[int]":
         reading.set()
         assert go_on.wait(30)
-        return real(self, message, vocab_size)
+        return real(self, message)
 
     async with replica_rig(max_waiting=1) as rig:
         monkeypatch.setattr(TextCodec, "prompt_ids", prompt_ids)
@@ -255,8 +257,27 @@ async def test_a_request_id_is_cut_and_quoted_in_the_log(
     caplog.set_level(logging.DEBUG, logger="replica")
     async with replica_rig() as rig:
         await rig.generate(tokens_request([1], 1, request_id="a\nb" + "x" * 200))
-    (line,) = [each for each in caplog.messages if each.startswith("answered: ")]
-    assert line.startswith("answered: request='a\\nb" + "x" * 125 + "' ")
+    (line,) = [each for each in caplog.messages if each.startswith("answered ")]
+    assert line.startswith("answered request='a\\nb" + "x" * 125 + "' ")
+
+
+async def test_bytes_that_are_no_request_are_an_invalid_argument_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with replica_rig() as rig:
+        call = rig.channel.unary_stream("/prefixlb.v1.Inference/Generate")(b"\x0a\xff\xff")
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        count = rig.replica.metrics.requests.labels("tiny", "INVALID_ARGUMENT")
+        assert count._value.get() == 1
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_replica_takes_all_the_metadata_a_router_may_send() -> None:
+    async with replica_rig() as rig:
+        for _ in range(20):  # gRPC refuses by chance between two limits of its own
+            metadata = aio.Metadata(("x", "y" * (MAX_METADATA_BYTES + 1024)))
+            call = rig.inference.Generate(tokens_request([1], 1), metadata=metadata)
+            assert [part async for part in call]
 
 
 async def test_unknown_fields_are_ignored() -> None:
@@ -298,3 +319,25 @@ async def test_a_client_that_knows_only_reflection_lists_and_calls_generate() ->
         )
         parts = [part async for part in call(request_class(text="the hat"))]
         assert parts[-1].usage.prompt_tokens > 0
+
+
+async def test_with_the_cache_disabled_the_tokens_are_the_same_and_none_is_reused() -> None:
+    prompt = numbers(100, seed=1)
+    answers = []
+    for disable_cache in (False, True):
+        async with replica_rig(disable_cache=disable_cache) as rig:
+            for _ in range(2):
+                parts = await rig.generate(tokens_request(prompt, 8))
+                answers.append((parts[-1].usage.cached_tokens, token_ids(parts)))
+            await rig.settled()
+            assert ((await rig.info()).load.evictable_slots == 0) == disable_cache
+    assert [cached for cached, _ in answers] == [0, 99, 0, 0]
+    assert all(tokens == answers[0][1] for _, tokens in answers)
+
+
+async def test_a_requests_priority_keeps_what_it_stores_under_the_priority_policy() -> None:
+    async with replica_rig(slots=256, eviction_policy="priority") as rig:
+        for seed, priority in ((1, 5), (2, 0), (3, 0)):
+            await rig.generate(tokens_request(numbers(100, seed), 1, priority=priority))
+        parts = await rig.generate(tokens_request(numbers(100, seed=1), 1))
+        assert parts[-1].usage.cached_tokens == 99

@@ -198,22 +198,41 @@ def test_a_file_of_another_format_is_an_invalid_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"general__architecture": "gemma2"}, "architecture 'gemma2', expected 'llama'"),
-        ({"tokenizer__ggml__model": "llama"}, "tokenizer 'llama' is not supported"),
-        ({"tokenizer__ggml__pre": "llama-bpe"}, "pre-tokenizer 'llama-bpe' is not supported"),
-        ({"tokenizer__ggml__pre": None}, "pre-tokenizer 'default' is not supported"),
-        ({"llama__block_count": None}, "lacks the value 'llama.block_count'"),
+        ({"general__architecture": "gemma2"}, "general.architecture is 'gemma2', expected 'llama'"),
+        ({"tokenizer__ggml__model": "llama"}, "ggml.model is 'llama', expected 'gpt2'"),
+        ({"tokenizer__ggml__pre": "llama-bpe"}, "ggml.pre is 'llama-bpe', expected 'smollm'"),
+        ({"tokenizer__ggml__pre": None}, "lacks 'tokenizer.ggml.pre', a text"),
+        ({"llama__block_count": None}, "lacks 'llama.block_count', a whole number"),
         ({"llama__block_count": 3}, "model.layers.2.input_layernorm.weight is missing"),
         ({"llama__block_count": 1}, "9 tensors that no Llama"),
-        ({"llama__rope__scaling__type": "yarn"}, "RoPE scaling 'yarn' is not supported"),
-        ({"llama__rope__dimension_count": 8}, "RoPE over 8 of 16 dimensions"),
+        ({"llama__rope__scaling__type": "yarn"}, "scaling.type is 'yarn', expected 'none'"),
+        ({"llama__rope__dimension_count": 8}, "dimension_count is 8, expected 16"),
         ({"llama__embedding_length": 128}, r"has shape \[265, 64\], expected \[265, 128\]"),
+        ({"llama__block_count": "x"}, "block_count is 'x', expected a whole number"),
+        ({"llama__context_length": 0}, "context_length is 0, expected at least 1"),
+        ({"llama__attention__head_count": 0}, "head_count is 0, expected at least 1"),
+        ({"llama__attention__head_count": 3}, r"attn_q.weight has shape \[64, 64\], expected rows"),
+        ({"llama__rope__freq_base": "x"}, "freq_base is 'x', expected a number above 0"),
+        ({"tokenizer__ggml__tokens": 3}, "tokens is 3, expected a list"),
+        ({"tokenizer__ggml__tokens": None}, "lacks 'tokenizer.ggml.tokens', a list"),
+        (
+            {"tokenizer__ggml__tokens": ["a", "b"]},
+            "expected a type for each of 2",
+        ),
+        ({"tokenizer__ggml__token_type": ["a"]}, "token_type is .*, expected a list of which each"),
+        ({"tokenizer__ggml__merges": ["a b", "?? b"]}, "the tokenizer is broken"),
+        ({"tokenizer__ggml__merges": [1]}, "merges is .*, expected a list of which each item is"),
+        ({"tokenizer__ggml__bos_token_id": 265}, "bos_token_id is 265, expected one of 265 tokens"),
+        ({"tokenizer__ggml__eos_token_id": None}, "lacks 'tokenizer.ggml.eos_token_id'"),
+        ({"tokenizer__ggml__eos_token_id": "x"}, "eos_token_id is 'x', expected a whole number"),
+        ({"tokenizer__chat_template": 3}, "chat_template is 3, expected a text"),
     ],
 )
 def test_what_cannot_be_run_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     path = write_gguf(tmp_path / "tiny.gguf", **changes)
-    with pytest.raises(InvalidModel, match=message):
+    with pytest.raises(InvalidModel, match=message) as caught:
         load_model(path, CPU)
+    assert str(caught.value).startswith(str(path))
 
 
 def test_a_path_to_nothing_is_named(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -167,16 +168,36 @@ def test_a_chat_template_is_found_where_it_is_kept(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"architectures": ["GemmaForCausalLM"]}, "GemmaForCausalLM is not supported"),
-        ({"architectures": None}, "architecture none is not supported"),
-        ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
+        (
+            {"architectures": ["GemmaForCausalLM"]},
+            r"\['GemmaForCausalLM'\], expected first one of",
+        ),
+        ({"architectures": None}, r"config.json lacks 'architectures', a list"),
+        ({"hidden_act": "gelu"}, "config.json: hidden_act is 'gelu', expected 'silu'"),
         ({"hidden_size": None}, "lacks 'hidden_size'"),
-        ({"rope_scaling": {"type": "yarn"}}, "RoPE type 'yarn' is not supported"),
+        (
+            {"rope_scaling": {"type": "yarn"}},
+            "json: type is 'yarn', expected 'default' or",
+        ),
         ({"rope_parameters": {"rope_type": "llama3"}}, "lacks 'original_max_position_embeddings'"),
         (
             {"architectures": ["MistralForCausalLM"], "sliding_window": 4096},
-            r"sliding window attention \(4096 tokens\)",
+            r"config.json: sliding_window is 4096, expected null",
         ),
+        ({"hidden_size": -1}, "config.json: hidden_size is -1, expected at least 1"),
+        ({"num_hidden_layers": "two"}, "num_hidden_layers is 'two', expected a whole number"),
+        ({"num_attention_heads": True}, "num_attention_heads is True, expected a whole number"),
+        ({"rms_norm_eps": "x"}, "config.json: rms_norm_eps is 'x', expected a number above 0"),
+        ({"rms_norm_eps": None}, "config.json lacks 'rms_norm_eps', a number"),
+        ({"rope_theta": "x"}, "config.json: rope_theta is 'x', expected a number above 0"),
+        ({"rope_scaling": "x"}, "config.json: rope_scaling is 'x', expected an object"),
+        ({"architectures": 5}, "config.json: architectures is 5, expected a list"),
+        ({"eos_token_id": "a"}, "config.json: eos_token_id is 'a', expected a whole number"),
+        ({"eos_token_id": [1, "a"]}, "eos_token_id is .*, expected a list of which each item is"),
+        ({"eos_token_id": 99999}, r"eos_token_id is \[99999\], expected ids of the vocabulary of"),
+        ({"eos_token_id": -1}, r"eos_token_id is \[-1\], expected ids of the vocabulary of 265"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings is 0, expected at least 1"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no', expected true or false"),
         ({"num_hidden_layers": 3}, "model.layers.2.input_layernorm.weight is missing"),
         ({"tie_word_embeddings": False}, "lm_head.weight is missing"),
     ],
@@ -197,6 +218,52 @@ def test_a_missing_or_broken_file_is_named(directory: Path, name: str) -> None:
         load_model(directory, CPU)
     path.unlink()
     with pytest.raises(InvalidModel, match=name):
+        load_model(directory, CPU)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", b"[]", r"config.json is \[\], expected an object"),
+        ("config.json", b"\xff\xfe\x00", "config.json is not JSON"),
+        ("generation_config.json", b"[1]", r"generation_config.json is \[1\], expected an object"),
+        ("tokenizer_config.json", b"[]", r"tokenizer_config.json is \[\], expected an object"),
+        ("tokenizer_config.json", b'{"chat_template": 5}', "chat_template is 5, expected a text"),
+        ("tokenizer_config.json", b'{"chat_template": [{"a": 1}]}', "lacks 'name', a text"),
+        ("tokenizer_config.json", b'{"bos_token": {"x": 1}}', "lacks 'content', a text"),
+        ("tokenizer_config.json", b'{"bos_token": 5}', "bos_token is 5, expected a text"),
+        ("tokenizer_config.json", b'{"chat_template": "{% for"}', "template cannot be compiled"),
+        ("chat_template.jinja", b"\xff\xff", "chat_template.jinja is not UTF-8"),
+        ("model.safetensors.index.json", b"[]", r"index.json is \[\], expected an object"),
+        ("model.safetensors.index.json", b"{}", "index.json lacks 'weight_map', an object"),
+        ("model.safetensors.index.json", b'{"weight_map": [1]}', "expected an object"),
+        ("model.safetensors.index.json", b'{"weight_map": {"a": 3}}', "a is 3, expected a text"),
+        ("model.safetensors", b"", "model.safetensors is broken"),
+        ("tokenizer.json", b"{", "tokenizer.json cannot be read"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(
+    directory: Path, name: str, content: bytes, message: str
+) -> None:
+    (directory / name).write_bytes(content)
+    with pytest.raises(InvalidModel, match=message) as caught:
+        load_model(directory, CPU)
+    assert str(caught.value).startswith(str(directory))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_directory_in_place_of_a_file_is_named(directory: Path, name: str) -> None:
+    (directory / name).unlink()
+    (directory / name).mkdir()
+    with pytest.raises(InvalidModel, match=name):
+        load_model(directory, CPU)
+
+
+def test_weights_that_are_no_floating_numbers_are_named(directory: Path) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.norm.weight"] = torch.ones(64, dtype=torch.int64)
+    save_file(tensors, directory / "model.safetensors")
+    with pytest.raises(InvalidModel, match=r"norm\.weight is of torch.int64, expected a floating"):
         load_model(directory, CPU)
 
 

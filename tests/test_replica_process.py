@@ -1,14 +1,10 @@
 """A replica as its operator meets it: a process with flags, signals, logs and a metrics page."""
 
-import contextlib
 import re
+import shutil
 import signal
-import subprocess
-import sys
-import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -17,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, SamplingParams, TokenPrompt
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
-from router.cli.redis_server import free_port
+from tests.replica_process import ReplicaProcess, run_replica
 from tests.tiny_model import write_tiny_model
 
 
@@ -26,54 +22,6 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("model") / "tiny"
     write_tiny_model(directory)
     return directory
-
-
-class ReplicaProcess:
-    """`python -m replica` on free ports, its log collected line by line."""
-
-    def __init__(self, model: Path, *flags: str) -> None:
-        self.port, self.metrics_port = free_port(), free_port()
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "replica", "--model", str(model), "--threads", "1"),
-                *("--port", str(self.port), "--metrics-port", str(self.metrics_port)),
-                *("--slots", "2000", *flags),
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as stream:
-            self.lines += stream
-
-    @contextlib.contextmanager
-    def channel(self) -> Iterator[grpc.Channel]:
-        with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
-            grpc.channel_ready_future(channel).result(timeout=60)
-            yield channel
-
-    def finish(self, timeout_s: float = 20.0) -> int:
-        """The exit code."""
-        try:
-            return self.process.wait(timeout_s)
-        finally:
-            self.process.kill()
-            self.process.wait()
-            self._reader.join()
-
-
-def run(*flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "replica", *flags],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 def tokens_request(max_tokens: int) -> GenerateRequest:
@@ -158,12 +106,18 @@ def test_it_works_without_redis_and_its_metrics_page_shows_the_work(model_dir: P
     assert float(values['prefixlb_replica_slots{model="tiny",state="evictable"}']) == 6
 
 
-def test_a_bad_setting_and_a_missing_model_stop_the_start(model_dir: Path) -> None:
+def test_a_bad_setting_and_a_missing_or_broken_model_stop_the_start(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(model_dir, broken)
+    (broken / "config.json").write_text('{"architectures": 5}')
     for flags, complaint in (
         (("--model", "x", "--slots", "0"), "--slots: Input should be greater"),
         (("--model", "/nowhere/x.gguf"), "no model at /nowhere/x.gguf"),
+        (("--model", str(broken)), "config.json: architectures is 5, expected a list"),
     ):
-        ended = run(*flags)
+        ended = run_replica(*flags)
         assert ended.returncode == 2
         assert complaint in ended.stderr
         assert ended.stderr.startswith("prefixlb replica: ")
@@ -175,7 +129,7 @@ def test_a_port_in_use_stops_the_start(model_dir: Path) -> None:
     try:
         with replica.channel():
             flags = ("--model", str(model_dir), "--metrics-port", "0", "--slots", "100")
-            ended = run(*flags, "--port", str(replica.port))
+            ended = run_replica(*flags, "--port", str(replica.port))
     finally:
         replica.process.terminate()
         replica.finish()

@@ -6,6 +6,7 @@ import pytest
 
 from replica.__main__ import main
 from replica.settings import read_settings
+from replica.tree_core import CoreName, make_tree
 
 
 def test_flags_go_before_the_environment_and_both_before_defaults(
@@ -29,7 +30,27 @@ def test_flags_go_before_the_environment_and_both_before_defaults(
         ),
         (["--model", "x", "--block-size", "24", "--page-size", "16"], ["24 is not a multiple"]),
         (["--model", "x", "--chunk-size", "8", "--page-size", "16"], ["chunk_size 8 is below"]),
-        (["--model", "x", "--redis-url", "localhost"], ["--redis-url: String should match"]),
+        (
+            ["--model", "x", "--eviction-options", "threshold=3"],
+            ['policy lru: unknown option "threshold", known: none'],
+        ),
+        (
+            ["--model", "x", "--eviction-policy", "slru", "--eviction-options", "hits=3"],
+            ['policy slru: unknown option "hits", known: threshold'],
+        ),
+        (
+            ["--model", "x", "--eviction-policy", "slru", "--eviction-options", "threshold=-1"],
+            ["policy option threshold: expected a number, 0 or more, got -1"],
+        ),
+        (
+            ["--model", "x", "--eviction-policy", "slru", "--eviction-options", "threshold=x"],
+            ["--eviction-options: Input should be a valid number"],
+        ),
+        (["--model", "x", "--schedule-policy", "sjf"], ["--schedule-policy: Input should be 'sho"]),
+        (
+            ["--model", "x", "--redis-url", "localhost"],
+            ["--redis-url: expected redis:"],
+        ),
         (
             ["--model", "x", "--redis-url", "redis://r", "--host", "0.0.0.0"],
             ["set advertise_address"],
@@ -39,6 +60,7 @@ def test_flags_go_before_the_environment_and_both_before_defaults(
             for name in ("pod 1", "größe", "a\n", "x" * 129)
         ),
         (["--model", "x", "--advertise-address", "here"], ["--advertise-address: String should"]),
+        (["--model", "x", "--redis-url", "redis://h:x"], ["--redis-url: expected redis://"]),
         (["--model", "x", "--device", "tpu"], ["--device: Input should be 'auto', 'cpu' or"]),
         (["--model", "x", "--hash-secret-file", "/nowhere"], ["--hash-secret-file: cannot read"]),
     ],
@@ -68,6 +90,37 @@ def test_no_complaint_and_no_dump_shows_the_password_of_redis(
     assert "got '-7'" in complaints
     settings = read_settings(["--model", "x", "--redis-url", "redis://me:hunter2@r"])
     assert "hunter2" not in repr(settings)
+
+
+@pytest.mark.parametrize("core", ["rust", "python"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["threshold=3", "next_prompt_estimate=40"],
+        ["threshold=3,next_prompt_estimate=40"],
+        ['{"threshold": 3, "next_prompt_estimate": 40}'],
+    ],
+)
+def test_options_of_the_eviction_policy_reach_both_cores(core: CoreName, given: list[str]) -> None:
+    flags = [flag for value in given for flag in ("--eviction-options", value)]
+    settings = read_settings(["--model", "x", "--eviction-policy", "tlru", *flags])
+    make_tree(
+        core,
+        page_size=1,
+        block_size=16,
+        hash_key=bytes(16),
+        model="m",
+        policy=settings.eviction_policy,
+        policy_options=settings.eviction_options,
+    )
+    assert settings.eviction_options == {"threshold": 3, "next_prompt_estimate": 40}
+
+
+def test_the_cache_is_on_unless_disabled_and_prompts_go_shortest_first() -> None:
+    usual = read_settings(["--model", "x"])
+    assert (usual.disable_cache, usual.schedule_policy) == (False, "shortest")
+    other = read_settings(["--model", "x", "--disable-cache", "--schedule-policy", "dfs-weight"])
+    assert (other.disable_cache, other.schedule_policy) == (True, "dfs-weight")
 
 
 def test_names_at_the_edge_of_what_is_allowed_are_taken() -> None:

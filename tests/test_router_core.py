@@ -365,13 +365,12 @@ def test_nothing_matches_across_models_and_namespaces() -> None:
     router.apply("r0", publisher.batch(publisher.store(chain(tokens))).SerializeToString())
 
     def pick(model: str = MODEL, extra_key: str = "", cache_salt: str = "") -> tuple[str, int]:
-        found = router.pick(
+        found = router.peek(
             u32(tokens),
             model=model,
             extra_key=extra_key,
             cache_salt=cache_salt,
             now_s=0.0,
-            dry=True,
         )
         assert found is not None
         return found.replica, found.available

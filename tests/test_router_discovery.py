@@ -3,18 +3,25 @@
 import asyncio
 import logging
 import random
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import grpc
 import pytest
 from redis.asyncio import Redis
 
 from proto import keys
+from proto.prefixlb.v1 import admin_pb2
 from proto.prefixlb.v1.delta_pb2 import Lease
 from proto.redis_client import open_redis
-from router.discovery.redis import LeaseDiscovery
+from router.discovery.redis import MOST_REPLICAS, LeaseDiscovery
 from router.redis_link import RedisLink
-from tests.fake_replica import FakeReplica, replicas
-from tests.live_router import live_router, prompt_of, until
+from router.refusals import MOST as MOST_REFUSALS
+from router.refusals import SHOWN_S, TOLD_S, Refusals
+from router.replica_state import Health
+from tests.fake_replica import FakeReplica, Script, replicas
+from tests.fakes import FakeClock
+from tests.live_router import Answer, LiveRouter, live_router, prompt_of, until
 
 pytestmark = pytest.mark.redis
 
@@ -128,10 +135,10 @@ async def test_a_lease_without_a_model_is_refused_and_changes_nothing_for_others
     async with open_redis(redis_url) as redis, replicas(r0), live_router(redis_url) as router:
         await redis.zadd(keys.members("test"), {"evil": 0})
         await redis.set(keys.lease("test", "evil"), evil)
-        await until(lambda: "evil" in router.parts.fleet.refusals)
-        assert router.parts.fleet.refusals["evil"].reason == "lease"
+        await until(lambda: router.parts.fleet.refusals.of("evil") is not None)
+        assert router.parts.fleet.refusals.of("evil").reason == "lease"
         await redis.delete(keys.lease("test", "evil"))
-        await until(lambda: "evil" not in router.parts.fleet.refusals)
+        await until(lambda: router.parts.fleet.refusals.of("evil") is None)
         await router.synced(r0)
         assert (await router.generate(prompt_of(40))).replica == "r0"
 
@@ -182,7 +189,7 @@ async def test_another_block_size_than_the_models_is_refused_loudly_and_used_onc
     async with replicas(r0), live_router(redis_url) as router:
         await router.synced(r0)
         async with replicas(odd):
-            await until(lambda: "odd" in router.parts.fleet.refusals)
+            await until(lambda: router.parts.fleet.refusals.of("odd") is not None)
             assert set(router.parts.fleet.members) == {"r0"}
             (line,) = [r for r in caplog.records if "replica refused" in r.message]
             assert line.levelno == logging.ERROR
@@ -196,7 +203,7 @@ async def test_another_block_size_than_the_models_is_refused_loudly_and_used_onc
             assert not statuses["odd"].live and not statuses["r0"].refusal
             for number in range(4):
                 assert (await router.generate([number])).replica == "r0"
-            router.parts.fleet.update({"odd": odd.lease()})  # the others have left
+            router.parts.fleet.update([odd.lease()])  # the others have left
             assert set(router.parts.fleet.members) == {"odd"}
             assert refused not in await router.metrics()
 
@@ -204,7 +211,7 @@ async def test_another_block_size_than_the_models_is_refused_loudly_and_used_onc
 async def test_another_hash_version_is_refused(redis_url: str) -> None:
     odd = FakeReplica("odd", redis_url, hash_version=99)
     async with replicas(odd), live_router(redis_url) as router:
-        await until(lambda: "odd" in router.parts.fleet.refusals)
+        await until(lambda: router.parts.fleet.refusals.of("odd") is not None)
         assert not router.parts.fleet.members
         assert 'reason="hash_version",replica="odd"} 1.0' in await router.metrics()
         assert (await router.generate([1])).code is grpc.StatusCode.UNAVAILABLE
@@ -218,7 +225,7 @@ async def test_another_cluster_secret_is_refused_loudly_and_used_once_it_is_the_
     odd = FakeReplica("odd", redis_url, secret=b"another")
     await odd.start(leased=not listed)
     async with live_router(redis_url, listed=[odd.address] if listed else []) as router:
-        await until(lambda: "odd" in router.parts.fleet.refusals)
+        await until(lambda: router.parts.fleet.refusals.of("odd") is not None)
         assert not router.parts.fleet.members
         (line,) = [r for r in caplog.records if "replica refused" in r.message]
         assert "--hash-secret-file" in line.getMessage()
@@ -249,3 +256,172 @@ async def test_a_replica_that_moves_to_another_address_is_another_life(redis_url
             assert router.member(r0).state.lease.address == r0.address
             assert router.parts.router.mirror("r0").count == 0
             assert (await router.generate(prompt)).code is grpc.StatusCode.OK
+
+
+async def running_answer(router: LiveRouter, replica: FakeReplica) -> "asyncio.Task[Answer]":
+    """An answer of this replica that has begun."""
+    task = asyncio.create_task(router.generate([1, 2, 3]))
+    await until(lambda: replica.running == 1 and not router.member(replica).state.unanswered)
+    return task
+
+
+async def leased_in_turn(redis: Redis, leases: list[Lease]) -> None:
+    """Renew all leases of one id, one after the other, as processes that share it do."""
+    while True:
+        for lease in leases:
+            await redis.zadd(keys.members("test"), {lease.replica_id: 0})
+            await redis.set(
+                keys.lease("test", lease.replica_id), lease.SerializeToString(), px=3000
+            )
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+async def test_of_two_replicas_with_one_id_the_first_stays_until_it_is_gone(
+    redis_url: str, caplog: pytest.LogCaptureFixture, listed: bool
+) -> None:
+    caplog.set_level("INFO")
+    first, second = FakeReplica("r0", redis_url), FakeReplica("r0", redis_url)
+    async with AsyncExitStack() as stack:
+        for replica in (first, second):
+            await replica.start(leased=False)
+            stack.push_async_callback(replica.kill)
+        first.script = Script(tokens=20, gap_s=0.1)
+        redis = await stack.enter_async_context(open_redis(redis_url))
+        listed_at = [first.address, second.address] if listed else []
+        router = await stack.enter_async_context(live_router(redis_url, listed=listed_at))
+        fleet = router.parts.fleet
+        renewals = asyncio.create_task(leased_in_turn(redis, [first.lease(), second.lease()]))
+        await until(lambda: "r0" in fleet.members and fleet.refusals.of("r0") is not None)
+        assert router.member(first).state.lease.address == first.address
+        answer = await running_answer(router, first)
+        assert (await answer).code is grpc.StatusCode.OK
+        assert len(first.served) == 1 and not second.served
+        assert "replica leaves" not in caplog.text
+
+        (line,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+        assert first.address in line and second.address in line
+        refused = 'prefixlb_router_replica_refused{reason="id",replica="r0"} 1.0'
+        assert refused in await router.metrics()
+        both = (await router.admin.ListReplicas(admin_pb2.ListReplicasRequest())).replicas
+        assert {each.lease.address: bool(each.refusal) for each in both} == {
+            first.address: False,
+            second.address: True,
+        }
+
+        await first.kill()
+        await until(
+            lambda: (
+                router.member(first).state.lease.address == second.address
+                if "r0" in fleet.members
+                else False
+            ),
+            4.0,
+            "the second one joins",
+        )
+        await router.synced(second)
+        assert (await router.generate([1, 2, 3])).code is grpc.StatusCode.OK
+        assert len(second.served) == 1
+        renewals.cancel()
+
+
+DAMAGE: dict[str, Callable[[Redis, str], Awaitable[object]]] = {
+    "deleted": lambda redis, lease: redis.delete(lease),
+    "all deleted": lambda redis, lease: redis.flushall(),
+    "overwritten": lambda redis, lease: redis.set(lease, b"\xff\xff"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+async def test_a_lease_that_is_gone_for_a_moment_cuts_no_answer(
+    redis_url: str,
+    damage: Callable[[Redis, str], Awaitable[object]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Though its health checks are late meanwhile: it sends tokens."""
+    caplog.set_level("INFO")
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(tokens=30, gap_s=0.1)
+    async with open_redis(redis_url) as redis, replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        answer = await running_answer(router, r0)
+        r0.renewing.clear()
+        await damage(redis, keys.lease("test", "r0"))
+        router.member(r0).state.health = silent
+        await until(lambda: router.member(r0).state.silent_checks >= 2, 4.0, "it is late")
+        assert (await answer).code is grpc.StatusCode.OK
+        assert "replica leaves" not in caplog.text
+        r0.renewing.set()
+
+
+async def silent() -> Health:
+    return Health.SILENT
+
+
+async def test_a_second_replica_at_one_address_is_refused(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        alias = r0.lease()
+        alias.replica_id = "alias"
+        router.parts.fleet.update([r0.lease(), alias])
+        refusal = router.parts.fleet.refusals.of("alias")
+        assert refusal is not None and refusal.reason == "address" and "r0" in refusal.detail
+        router.parts.fleet.update([alias])
+        assert set(router.parts.fleet.members) == {"alias"}
+
+
+async def test_a_lease_that_alternates_with_garbage_is_told_once(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with open_redis(redis_url) as redis:
+        looks = Looks(redis)
+        for number in range(10):
+            await looks.lease("a")
+            assert await looks.look() == {"a"}
+            await redis.set(keys.lease("test", "a"), b"\xff" * (number + 1))
+            assert await looks.look() == {"a"}
+            assert list(looks.link.set_aside) == ["a"]
+        assert caplog.text.count("set aside") == 1
+
+
+async def test_no_more_members_are_looked_at_than_a_fleet_can_have(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_redis(redis_url) as redis:
+        looks = Looks(redis)
+        await looks.lease("real")
+        assert await looks.look() == {"real"}
+        forged = Lease(address="127.0.0.1:1", model="m")
+        async with redis.pipeline(transaction=False) as pipe:
+            for number in range(10_000):
+                forged.replica_id = f"forged-{number}"
+                pipe.zadd(keys.members("test"), {forged.replica_id: 1e12 + number})
+                pipe.set(keys.lease("test", forged.replica_id), forged.SerializeToString())
+            pipe.zadd(keys.members("test"), {"x" * 5000: 2e12, "a\nb": 2e12, "": 2e12})
+            await pipe.execute()
+        for _ in range(3):
+            view = await looks.look()
+            assert "real" in view and len(view) <= MOST_REPLICAS
+        assert set(looks.link.set_aside) == {keys.members("test"), "x" * 253, "a\nb", ""}
+        assert len(caplog.records) == 4
+        assert all("\n" not in record.getMessage() for record in caplog.records)
+
+
+def test_a_flood_of_refusals_is_bounded_and_each_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    refusals = Refusals(clock=clock)
+    for _ in range(3):
+        for number in range(2 * MOST_REFUSALS):
+            refusals.add(Lease(replica_id=f"r{number}"), "lease", "it names no address")
+    assert len(list(refusals)) == len(caplog.records) == MOST_REFUSALS
+    clock.advance(SHOWN_S)
+    assert not list(refusals)
+    clock.advance(TOLD_S)
+    refusals.forget()
+    refusals.add(Lease(replica_id="r0"), "lease", "it names no address")
+    assert len(list(refusals)) == 1
+    assert len(caplog.records) == MOST_REFUSALS + 1

@@ -14,7 +14,7 @@ from grpc import aio
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from radix_rs import RouterError
 from router.cli.redis_server import free_port
-from router.fleet import VANISHED_S
+from router.health_checks import VANISHED_S
 from router.keepalive import CLIENT_KEEPALIVE_S
 from tests.fake_replica import NOT_SERVING, SERVING, FakeReplica, Script, replicas
 from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
@@ -279,7 +279,7 @@ async def test_a_replica_that_leaves_takes_its_running_answers_with_it(redis_url
         task = asyncio.create_task(router.generate([1, 2, 3]))
         await until(lambda: bool(router.member(r0).state.calls))
         await until(lambda: not router.member(r0).state.unanswered)
-        router.parts.fleet.update({})
+        router.parts.fleet.update([])
         answer = await task
         assert answer.code is grpc.StatusCode.UNAVAILABLE
         assert answer.details == "replica r0 failed during its answer: it left the fleet"

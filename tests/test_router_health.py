@@ -68,7 +68,7 @@ async def test_a_suspect_replica_does_not_hold_up_readiness(redis_url: str) -> N
     r0, dead = FakeReplica("r0", redis_url), FakeReplica("dead", redis_url)
     async with replicas(r0), live_router(redis_url, ready_timeout_s=60.0) as router:
         dead.port = free_port()
-        router.parts.fleet.update({"r0": r0.lease(), "dead": dead.lease()})
+        router.parts.fleet.update([r0.lease(), dead.lease()])
         router.parts.fleet.suspect(router.member(dead).state, "for the test")
         await router.ready(2.0)
 

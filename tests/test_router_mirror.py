@@ -256,9 +256,9 @@ async def test_batches_of_a_replica_that_left_come_to_nothing(redis_url: str) ->
             for _ in range(5000):
                 pipe.xadd(keys.deltas("test", "r0"), {keys.BATCH_FIELD: batch})
             await pipe.execute()
-        fleet.update({})
+        fleet.update([])
         assert "r0" not in fleet.members
-        fleet.update({"r0": lease})
+        fleet.update([lease])
         assert router.parts.router.mirror("r0").count == 0
         await router.synced(r0)
 

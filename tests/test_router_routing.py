@@ -8,7 +8,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2
 
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
-from router.__main__ import OTHER_CALLS
+from router.server import OTHER_CALLS
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.live_router import live_router, prompt_of, request_of, until
 from tests.tiny_tokenizer import tiny_codec
@@ -125,7 +125,7 @@ async def test_text_and_chat_become_the_tokens_the_replica_would_make(redis_url:
     chat = inference_pb2.ChatPrompt(
         messages=[
             inference_pb2.ChatMessage(role="system", content="Be short. " * 4),
-            inference_pb2.ChatMessage(role="user", content="Grüße, 世界 🙂!"),
+            inference_pb2.ChatMessage(role="user", content="Grüße, 世界 🙂!<|end|>"),
         ]
     )
     async with replicas(r0, r1), live_router(redis_url) as router:
@@ -160,26 +160,61 @@ async def test_text_goes_as_it_is_to_the_least_loaded_until_the_tokenizer_is_kno
         assert answer.metadata["prefixlb-matched-tokens"] == "0"
 
 
-async def test_text_goes_as_it_is_while_replicas_of_a_model_disagree_on_the_tokenizer(
+async def test_text_goes_as_it_is_until_a_tokenizer_is_here(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    r0 = FakeReplica("r0", redis_url, codec=tiny_codec())
-    r1 = FakeReplica("r1", redis_url, codec=tiny_codec(chat_template="another"))
-    async with replicas(r0, r1), live_router(redis_url) as router:
-        await router.synced(r0, r1)
-        await until(lambda: router.has_codecs(r0, r1))
+    codec = tiny_codec()
+    r0 = FakeReplica("r0", redis_url)
+    r0.announced_digest = codec.digest()
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
         await router.generate(text="hello")
-        assert (r0.served + r1.served)[0].request.text == "hello"
+        assert r0.served[0].request.text == "hello"
         await router.generate(text="hello")
         await router.generate([1, 2, 3])
         counted = 'prefixlb_router_untokenised_prompts_total{model="tiny"} 2.0'
         assert counted in await router.metrics()
         assert caplog.text.count("text goes untokenised") == 1
-        router.parts.fleet.update({"r0": r0.lease()})
+        r0.codec = codec
+        await until(lambda: router.has_codecs(r0))
         await router.generate(text="hello")
         assert caplog.text.count("text is tokenised again") == 1
         assert counted in await router.metrics()
+
+
+async def test_the_tokenizer_of_most_replicas_serves_and_the_others_get_text(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    codec, another = tiny_codec(), tiny_codec(chat_template="another")
+    r0, r1 = (FakeReplica(name, redis_url, codec=codec) for name in ("r0", "r1"))
+    odd = FakeReplica("odd", redis_url, codec=another)
+    tokens = codec.encode("hello hello hello hello")
+    async with replicas(odd, r0, r1), live_router(redis_url) as router:
+        await router.synced(r0, r1, odd)
+        await until(lambda: router.has_codecs(r0, r1, odd))
+        await r0.store(tokens)
+        await router.synced(r0)
+        answer = await router.generate(text="hello hello hello hello")
+        assert (answer.replica, answer.metadata["prefixlb-reason"]) == ("r0", "prefix")
+        assert list(r0.served[-1].request.tokens.ids) == tokens
+
+        for busy in (r0, r1):
+            busy.script.refuse = grpc.StatusCode.RESOURCE_EXHAUSTED
+        answer = await router.generate(text="hello hello hello hello")
+        assert (answer.code, answer.replica) == (grpc.StatusCode.OK, "odd")
+        assert odd.served[-1].request.text == "hello hello hello hello"
+
+        statuses = await router.statuses()
+        assert [name for name in statuses if statuses[name].other_tokenizer] == ["odd"]
+        differs = 'prefixlb_router_replica_other_tokenizer{model="tiny",replica="odd"} 1.0'
+        assert differs in await router.metrics()
+        assert caplog.text.count("another tokenizer or chat template than its model's") == 1
+
+        router.parts.fleet.update([odd.lease()])
+        assert (await router.generate(text="hello")).code is grpc.StatusCode.OK
+        assert list(odd.served[-1].request.tokens.ids) == another.encode("hello")
+        assert not (await router.statuses())["odd"].other_tokenizer
 
 
 async def test_a_tokenizer_that_is_not_the_announced_one_is_not_used(redis_url: str) -> None:
@@ -194,8 +229,8 @@ async def test_a_tokenizer_that_is_not_the_announced_one_is_not_used(redis_url: 
     ("fields", "code", "details"),
     [
         ({}, "INVALID_ARGUMENT", "the request has no prompt: set text, chat or tokens"),
-        ({"tokens": []}, "INVALID_ARGUMENT", "the prompt has 0 tokens, at least 1 is needed"),
-        ({"text": ""}, "INVALID_ARGUMENT", "the prompt has 0 tokens, at least 1 is needed"),
+        ({"tokens": []}, "INVALID_ARGUMENT", "the prompt is empty, expected at least 1 token"),
+        ({"text": ""}, "INVALID_ARGUMENT", "the prompt is empty, expected at least 1 token"),
         (
             {"chat": inference_pb2.ChatPrompt()},
             "INVALID_ARGUMENT",
@@ -298,14 +333,6 @@ async def test_a_request_id_is_cut_and_cannot_write_lines_of_its_own_into_the_lo
         await router.generate([1], request_id="evil\nline")
         (line,) = [r.getMessage() for r in caplog.records if "evil" in r.getMessage()]
         assert "\n" not in line and "request='evil\\nline'" in line
-
-
-async def test_a_message_above_the_limit_is_refused(redis_url: str) -> None:
-    r0 = FakeReplica("r0", redis_url)
-    async with replicas(r0), live_router(redis_url, max_message_bytes=4096) as router:
-        await router.synced(r0)
-        assert (await router.generate(prompt_of(1000))).code is grpc.StatusCode.OK
-        assert (await router.generate(prompt_of(2000))).code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def test_pick_and_explain_say_what_generate_would_do_and_send_nothing(

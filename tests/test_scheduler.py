@@ -3,6 +3,7 @@
 import pytest
 
 from replica.request import Request, RequestState
+from replica.sequence import Sequence
 from tests.engine_rig import EngineRig
 from tests.fakes import FakeModel
 from tests.test_engine import numbers
@@ -164,3 +165,122 @@ def test_what_a_request_computed_before_it_gave_way_is_not_counted_as_reuse() ->
     rig.run()
     assert len(rig.answers[long].tokens) == 1
     assert long.cached_tokens == 20
+
+
+def test_of_three_levels_that_share_each_token_is_computed_once() -> None:
+    rig = EngineRig(chunk_size=64)
+    first, second, third = (numbers(80, seed=seed) for seed in (1, 2, 3))
+    tails = [numbers(10, seed=10 + index) for index in range(5)]
+    a = rig.submit(first + tails[0], 1)
+    b = rig.submit(first + second + tails[1], 1)
+    c = [rig.submit(first + second + third + tail, 1) for tail in tails[2:]]
+    rig.run()
+    assert rig.metrics.total("prefilled_tokens") == 80 + 80 + 80 + 5 * 10
+    assert a.cached_tokens == 0
+    assert b.cached_tokens == 80
+    assert sorted(each.cached_tokens for each in c) == [160, 240, 240]
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("shared", [47, 48, 200])
+def test_who_shares_waits_for_whole_pages_only(page_size: int, shared: int) -> None:
+    rig = EngineRig(chunk_size=512, page_size=page_size)
+    stem = numbers(shared, seed=1)
+    for index in range(4):
+        rig.submit([*stem, index, *numbers(20, seed=index)], 1)
+    rig.run()
+    once = shared - shared % page_size
+    assert rig.metrics.total("prefilled_tokens") == once + 4 * (shared - once + 21)
+
+
+def test_prompts_that_share_less_than_is_worth_waiting_for_are_computed_together() -> None:
+    rig = EngineRig(chunk_size=512)
+    stem = numbers(31, seed=1)
+    requests = [rig.submit([*stem, index, *numbers(20, seed=index)], 1) for index in range(4)]
+    rig.step()
+    assert [each.state for each in requests] == [RequestState.FINISHED] * 4
+    assert rig.metrics.total("prefilled_tokens") == 4 * (31 + 21)
+
+
+def test_equal_prompts_of_two_namespaces_do_not_wait_for_each_other() -> None:
+    rig = EngineRig(chunk_size=512)
+    requests = [rig.submit(numbers(100, seed=1), 1, cache_salt=salt) for salt in ("", "a", "b")]
+    rig.step()
+    assert [each.state for each in requests] == [RequestState.FINISHED] * 3
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_when_the_one_that_computes_leaves_the_one_that_waited_goes_on_from_there(
+    steps: int,
+) -> None:
+    rig = EngineRig(chunk_size=32)
+    stem = numbers(160, seed=1)
+    first, second = (rig.submit([*stem, *numbers(10, seed=seed)], 1) for seed in (2, 3))
+    for _ in range(steps):
+        rig.step()
+    assert (first.state, second.state) == (RequestState.PREFILL, RequestState.WAITING)
+    rig.engine.leave(first)
+    rig.run()
+    assert second.cached_tokens == 32 * steps
+    assert rig.metrics.total("prefilled_tokens") == 160 + 10
+
+
+@pytest.mark.parametrize(("slots", "fits"), [(200, True), (199, False)])
+def test_who_fits_to_the_last_slot_is_let_in(slots: int, fits: bool) -> None:
+    """Its cached prefix counts as held, not as something to evict for it."""
+    rig = EngineRig(slots=slots, chunk_size=256)
+    prefix = numbers(50, seed=1)
+    rig.generate(prefix, 1)
+    # 100 + 9 slots: the tenth token of the answer needs none. Then 50 + 41, 50 of them cached.
+    rig.submit(numbers(100, seed=2), 10)
+    rig.step()
+    asking = rig.submit([*prefix, *numbers(32, seed=3)], 10)
+    rig.step()
+    assert (asking.state is RequestState.RUNNING) == fits
+    rig.run()
+    assert len(rig.answers[asking].tokens) == 10
+    assert rig.scheduler.preemptions == 0
+
+
+def test_what_was_computed_of_a_prompt_never_includes_its_last_token() -> None:
+    rig = EngineRig()
+    prompt = numbers(64, seed=1)
+    rig.generate([*prompt, 5], 3)
+    asked = rig.submit(prompt, 1)
+    rig.run()
+    assert asked.cached_tokens == 63
+    assert segment_sizes(rig)[-1] == [1]
+
+
+def test_what_waits_is_looked_up_only_after_the_tree_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = EngineRig(slots=250, chunk_size=256)
+    talking = rig.submit(numbers(100, seed=1), 60)
+    rig.step()
+    waiting = [rig.submit(numbers(90, seed=seed), 20) for seed in range(2, 6)]
+    looked_up: list[object] = []
+    look_up = rig.cache.look_up
+
+    def counting(sequence: Sequence) -> None:
+        looked_up.append(sequence)
+        look_up(sequence)
+
+    monkeypatch.setattr(rig.cache, "look_up", counting)
+    for _ in range(10):
+        rig.step()
+    assert talking.state is RequestState.RUNNING
+    assert {each.state for each in waiting} == {RequestState.WAITING}
+    assert len(looked_up) <= len(waiting)
+    rig.run()
+    assert len(looked_up) > len(waiting)
+
+
+def test_without_a_cache_equal_prompts_do_not_wait_and_nothing_is_kept() -> None:
+    rig = EngineRig(chunk_size=512, disable_cache=True)
+    requests = [rig.submit(numbers(100, seed=1), 1) for _ in range(4)]
+    rig.step()
+    assert [each.state for each in requests] == [RequestState.FINISHED] * 4
+    assert rig.metrics.total("prefilled_tokens") == 400
+    assert rig.pool.num_free == rig.pool.num_slots
+    assert rig.tree.count_digest() == (0, 0)

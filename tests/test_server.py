@@ -7,21 +7,39 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from replica.server import MIN_PING_INTERVAL_MS, SPARE_CALLS
+from replica.server import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MIN_PING_INTERVAL_MS, SPARE_CALLS
 from tests.replica_rig import replica_rig
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\x00\x00\x00\x04" + bytes(5)
 PING = b"\x00\x00\x08\x06" + bytes(13)
-PONG = (6, 1)
+PING_FRAME, PONG = (6, 0), (6, 1)
 GOAWAY = 7
 
+HEADERS = (
+    (b":method", b"POST"),
+    (b":scheme", b"http"),
+    (b":path", b"/grpc.health.v1.Health/Watch"),
+    (b":authority", b"replica"),
+    (b"content-type", b"application/grpc"),
+    (b"te", b"trailers"),
+)
 
-async def frame(reader: asyncio.StreamReader) -> tuple[int, int]:
-    """(type, flags) of the next HTTP/2 frame."""
+
+def watch_health() -> bytes:
+    """The frames of a call that does not end: headers as literals, then an empty message."""
+    block = b"".join(
+        bytes((0, len(name))) + name + bytes((len(value),)) + value for name, value in HEADERS
+    )
+    stream = bytes((0, 0, 0, 1))
+    headers = len(block).to_bytes(3, "big") + b"\x01\x04" + stream + block
+    return headers + b"\x00\x00\x05\x00\x01" + stream + bytes(5)
+
+
+async def frame(reader: asyncio.StreamReader) -> tuple[tuple[int, int], bytes]:
+    """((type, flags), payload) of the next HTTP/2 frame."""
     header = await reader.readexactly(9)
-    await reader.readexactly(int.from_bytes(header[:3]))
-    return header[3], header[4]
+    return (header[3], header[4]), await reader.readexactly(int.from_bytes(header[:3]))
 
 
 async def test_a_client_without_calls_may_ping_at_the_interval_it_is_allowed() -> None:
@@ -32,8 +50,27 @@ async def test_a_client_without_calls_may_ping_at_the_interval_it_is_allowed() -
             for answered in range(5):
                 await asyncio.sleep(1.1 * MIN_PING_INTERVAL_MS / 1000)
                 writer.write(PING)
-                while (kind := await frame(reader)) != PONG:
+                while (kind := (await frame(reader))[0]) != PONG:
                     assert kind[0] != GOAWAY, f"after {answered} pings"
+        finally:
+            writer.close()
+
+
+@pytest.mark.slow
+async def test_a_client_that_vanished_without_a_word_is_disconnected() -> None:
+    async with replica_rig() as rig, asyncio.timeout(2 * (KEEPALIVE_S + KEEPALIVE_TIMEOUT_S)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.replica.port)
+        try:
+            writer.write(PREFACE + SETTINGS + watch_health())
+            pings = 0
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                while True:
+                    kind, payload = await frame(reader)
+                    if kind == PING_FRAME:
+                        pings += 1
+                        if pings == 1:  # at once, to measure the line
+                            writer.write(PING[:4] + b"\x01" + PING[5:9] + payload)
+            assert pings == 2
         finally:
             writer.close()
 

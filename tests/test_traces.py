@@ -12,8 +12,15 @@ the files: read the diff. `radix_rs/tests/traces.rs` replays the same files on t
         priority=5
     match KEY as=x             length and slots
     peek KEY                   length
+    touch KEY                  length
     lock x                     the node of that name
     unlock x                   its newest live receipt, or, if there is none, the one used last
+    admit KEY as=r             r names the request, its lock, and its row: the slots it uses
+    readmit r KEY              once more, with the lock it has
+    checkpoint r KEY           slots never used before are put to its row for what is new in KEY
+        prompt=8 priority=5
+        owned=9                wrongly, instead of what it has
+    finish r KEY over=2        the same, with two slots more than tokens
     evict 10, reset            the slots freed; those of a reset sorted
     deltas, snapshot 4, dump, stats
 """
@@ -21,6 +28,7 @@ the files: read the diff. `radix_rs/tests/traces.rs` replays the same files on t
 import re
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -54,6 +62,15 @@ class Core(Protocol):
     ) -> tuple[int, list[tuple[int, int]], object]: ...
     def match(self, tokens: list[int], space: Namespace) -> tuple[int, list[int], object]: ...
     def peek(self, tokens: list[int], space: Namespace) -> int: ...
+    def admit(
+        self, tokens: list[int], receipt: int | None, space: Namespace
+    ) -> tuple[list[int], object, int]: ...
+    def checkpoint(
+        self, tokens: list[int], row: list[int], receipt: int, claim: Options, space: Namespace
+    ) -> tuple[int, int, object, int, list[int]]: ...
+    def finish(
+        self, tokens: list[int], row: list[int], receipt: int, claim: Options, space: Namespace
+    ) -> list[int]: ...
     def lock(self, node: object) -> int: ...
     def unlock(self, receipt: int) -> None: ...
     def evict(self, num_tokens: int) -> list[int]: ...
@@ -114,6 +131,44 @@ class Real:
 
     def peek(self, tokens: list[int], space: Namespace) -> int:
         return self.tree.peek(array("I", tokens), extra_key=space[0], cache_salt=space[1])
+
+    def admit(
+        self, tokens: list[int], receipt: int | None, space: Namespace
+    ) -> tuple[list[int], object, int]:
+        out = array("i", [-1] * len(tokens))
+        done = self.tree.admit(
+            array("I", tokens), out, receipt=receipt, extra_key=space[0], cache_salt=space[1]
+        )
+        return list(out[: done.length]), done.node, done.receipt
+
+    def checkpoint(
+        self, tokens: list[int], row: list[int], receipt: int, claim: Options, space: Namespace
+    ) -> tuple[int, int, object, int, list[int]]:
+        own = array("i", row)
+        done = self.tree.checkpoint(
+            array("I", tokens),
+            own,
+            receipt=receipt,
+            **claim,
+            extra_key=space[0],
+            cache_salt=space[1],
+        )
+        row[:] = own
+        freed = list(array("i", done.freed))
+        return done.length, done.prefix_length, done.node, done.receipt, freed
+
+    def finish(
+        self, tokens: list[int], row: list[int], receipt: int, claim: Options, space: Namespace
+    ) -> list[int]:
+        freed = self.tree.finish(
+            array("I", tokens),
+            array("i", row),
+            receipt=receipt,
+            **claim,
+            extra_key=space[0],
+            cache_salt=space[1],
+        )
+        return list(array("i", freed))
 
     def lock(self, node: object) -> int:
         assert isinstance(node, int)
@@ -205,6 +260,24 @@ class Modelled:
     def peek(self, tokens: list[int], space: Namespace) -> int:
         return self.model.peek(tokens, space)
 
+    def admit(
+        self, tokens: list[int], receipt: int | None, space: Namespace
+    ) -> tuple[list[int], object, int]:
+        if receipt is not None:
+            self.model.unlock(receipt)
+        _, node, slots = self.model.match_prefix(tokens, space)
+        return slots, node, self.model.lock(node)
+
+    def checkpoint(
+        self, tokens: list[int], row: list[int], receipt: int, claim: Options, space: Namespace
+    ) -> tuple[int, int, object, int, list[int]]:
+        return self.model.checkpoint(tokens, row, receipt, **claim, namespace=space)
+
+    def finish(
+        self, tokens: list[int], row: list[int], receipt: int, claim: Options, space: Namespace
+    ) -> list[int]:
+        return self.model.finish(tokens, row, receipt, **claim, namespace=space)
+
     def lock(self, node: object) -> int:
         return self.model.lock(node)  # type: ignore[arg-type]
 
@@ -235,6 +308,13 @@ class Modelled:
         )
 
 
+@dataclass
+class Request:
+    row: list[int]
+    owned: int
+    counted: int = 0
+
+
 class Replay:
     def __init__(self, make: Callable[..., Core]) -> None:
         self.make = make
@@ -243,6 +323,7 @@ class Replay:
         self.nodes: dict[str, object] = {}
         self.receipts: dict[str, list[int]] = {}
         self.used: dict[str, int] = {}
+        self.requests: dict[str, Request] = {}
         self.core: Core
 
     def run(self, command: str) -> list[str] | None:
@@ -276,14 +357,23 @@ class Replay:
                 return [f"length={length} slots={ranges(slots)}"]
             case "peek":
                 return [f"length={self.core.peek(tokens_of(words), self.space)}"]
+            case "touch":
+                return [f"length={self.core.match(tokens_of(words), self.space)[0]}"]
+            case "admit":
+                return [self.admit(options["as"], tokens_of(words), None)]
+            case "readmit":
+                receipt = self.receipt(words[0])
+                return [self.admit(words[0], tokens_of(words[1:]), receipt)]
+            case "checkpoint":
+                return [self.checkpoint(words[0], tokens_of(words[1:]), options)]
+            case "finish":
+                return [self.finish(words[0], tokens_of(words[1:]), options)]
             case "lock":
                 receipt = self.core.lock(self.nodes[words[0]])
                 self.receipts.setdefault(words[0], []).append(receipt)
                 return []
             case "unlock":
-                live = self.receipts.get(words[0])
-                self.used[words[0]] = live.pop() if live else self.used[words[0]]
-                self.core.unlock(self.used[words[0]])
+                self.core.unlock(self.receipt(words[0]))
                 return []
             case "evict":
                 return [f"slots={ranges(self.core.evict(int(words[0])))}"]
@@ -300,6 +390,45 @@ class Replay:
             case _:
                 raise ValueError(f"no such command: {verb}")
 
+    def receipt(self, name: str) -> int:
+        """The newest live one, which is used now; if there is none, the one used last."""
+        live = self.receipts.get(name)
+        self.used[name] = live.pop() if live else self.used[name]
+        return self.used[name]
+
+    def admit(self, name: str, tokens: list[int], receipt: int | None) -> str:
+        slots, node, locked = self.core.admit(tokens, receipt, self.space)
+        self.requests[name] = Request(row=slots, owned=len(slots))
+        self.nodes[name] = node
+        self.receipts.setdefault(name, []).append(locked)
+        return f"length={len(slots)} slots={ranges(slots)}"
+
+    def checkpoint(self, name: str, tokens: list[int], options: dict[str, str]) -> str:
+        request, receipt = self.requests[name], self.receipt(name)
+        self.extend(request, len(tokens))
+        try:
+            length, held, node, moved, freed = self.core.checkpoint(
+                tokens, request.row, receipt, claim(request, options), self.space
+            )
+        except (TreeError, ModelError):
+            self.receipts[name].append(receipt)
+            raise
+        request.owned = request.counted = length
+        self.nodes[name] = node
+        self.receipts[name].append(moved)
+        return f"length={length} held={held} freed={ranges(freed)} row={ranges(request.row)}"
+
+    def finish(self, name: str, tokens: list[int], options: dict[str, str]) -> str:
+        request, receipt = self.requests[name], self.receipt(name)
+        self.extend(request, len(tokens) + int(options.get("over", 0)))
+        freed = self.core.finish(tokens, request.row, receipt, claim(request, options), self.space)
+        return f"freed={ranges(freed)}"
+
+    def extend(self, request: Request, length: int) -> None:
+        count = max(length - len(request.row), 0)
+        request.row += range(self.next_slot, self.next_slot + count)
+        self.next_slot += count
+
     def insert(self, tokens: list[int], options: dict[str, str]) -> str:
         owned = int(options.get("owned", 0))
         count = max(len(tokens) - owned, 0)
@@ -314,6 +443,15 @@ class Replay:
         self.nodes[options.get("as", "")] = node
         spans = ",".join(f"{start}..{end}" for start, end in duplicates) or "none"
         return f"held={held} duplicates={spans}"
+
+
+def claim(request: Request, options: dict[str, str]) -> Options:
+    return {
+        "owned_from": int(options.get("owned", request.owned)),
+        "counted_to": request.counted,
+        "prompt_length": int(options.get("prompt", 0)),
+        "priority": int(options.get("priority", 0)),
+    }
 
 
 def tokens_of(words: list[str]) -> list[int]:

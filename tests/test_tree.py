@@ -1,7 +1,29 @@
 """Both cores of the tree against the naive model, on random operations.
 
-PREFIXLB_TREE_OPERATIONS says how many there are, about; each is followed by a comparison of all
-that shows.
+PREFIXLB_PYTHON_TREE_OPERATIONS says how many there are, about; each is followed by a comparison of
+all that shows. `radix_rs/tests/tree_model.rs` does the same to the compiled core alone, a hundred
+times as often. What must hold, and what finds it broken, there and here:
+
+ 1. parents and children agree; a child is found by its first page     check
+ 2. siblings differ in their first page; edges are whole pages         check
+ 3. a node has a slot for each token                                   check, dump
+ 4. slots are the tree's, a request's or free, each once               the sum of the three
+ 5. evictable and protected are the sums of unlocked and locked nodes  check, stats
+ 6. a node's locks are the receipts whose path covers it               check, dump
+ 7. exactly the unlocked leaves are evictable                          check, evict
+ 8. match finds the longest cached whole pages, and twice the same     match, peek
+ 9. what was inserted is matched; cached slots stay                    insert, dump
+10. an insert gives back what it computed twice, each slot once        insert, checkpoint, finish
+11. a split changes neither tokens, slots nor locks                    dump
+12. evict frees enough and no leaf more, in the policy's order         evict
+13. locks undone in any order leave nothing protected                  unlock, teardown
+14. namespaces do not see each other                                   match, peek, dump
+15. deltas rebuild the set of blocks; parents first, children go first drain, snapshot
+16. handles and receipts of what is gone are refused, never come again keep, lock_what_is_gone
+17. a path is as recent as its use, a deeper node more so              check (compiled), evict
+18. a request counts once as a hit, however often it is stored         dump
+19. both cores answer the same                                         BothCores
+20. a tree that was reset is as new                                    reset, then all of the above
 """
 
 from __future__ import annotations
@@ -29,7 +51,7 @@ from replica.tree_error import TreeError
 from tests.both_cores import BothCores, Handles
 from tests.model import OPTIONS, PLAIN, End, Model, ModelError, Namespace
 
-OPERATIONS = int(os.environ.get("PREFIXLB_TREE_OPERATIONS", "6000"))
+OPERATIONS = int(os.environ.get("PREFIXLB_PYTHON_TREE_OPERATIONS", "10000"))
 STEPS = 50
 
 KEY = derive_hash_key(b"a secret")
@@ -388,8 +410,12 @@ class TreeMachine(RuleBasedStateMachine):
                 assert removed == 0
             assert replay.parents.keys() == self.model.blocks()
 
+    num_operations = 0
+    """Of all machines."""
+
     @invariant()
     def tree_is_sound_and_equals_the_model(self) -> None:
+        TreeMachine.num_operations += 1
         self.tree.check()
         assert self.tree.dump() == self.model.dump()
         stats = self.tree.stats()
@@ -416,7 +442,8 @@ class TreeMachine(RuleBasedStateMachine):
         self.tree_is_sound_and_equals_the_model()
 
 
-def test_cores_and_model_agree_on_any_operations() -> None:
+@pytest.mark.slow
+def test_cores_and_model_agree_on_any_operations(capsys: pytest.CaptureFixture[str]) -> None:
     run_state_machine_as_test(
         TreeMachine,
         settings=settings(
@@ -426,3 +453,5 @@ def test_cores_and_model_agree_on_any_operations() -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+    with capsys.disabled():
+        print(f"\nboth cores against model: {TreeMachine.num_operations} operations")

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+import radix_rs
 from radix_rs import Tree, derive_hash_key
-from replica.py_tree import PyTree
+from replica.py_tree import PyTree, chain
 from replica.tree_core import CoreName, CoreUnavailable, TreeCore, make_tree
 from replica.tree_error import TreeError
 
@@ -43,7 +44,9 @@ def test_without_the_extension_auto_takes_the_python_core_and_says_so_in_one_lin
     assert isinstance(make("auto"), PyTree)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "the Python tree core serves: the extension radix_rs does not load: " in record.message
+    assert (
+        "the Python tree core serves why='the extension radix_rs does not load: " in record.message
+    )
 
 
 @pytest.mark.usefixtures("no_extension")
@@ -60,6 +63,23 @@ def test_an_option_the_extension_does_not_take_is_a_reason(
         make("rust", **options)
     assert isinstance(make("auto", **options), PyTree)
     assert "unsupported option: threshold is 1.5" in caplog.text
+    assert isinstance(make("auto", policy="tlru", policy_options={"threshold": 1e30}), PyTree)
+
+
+def test_an_extension_of_another_hash_version_is_a_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("radix_rs.HASH_VERSION", 0)
+    assert isinstance(make("auto"), PyTree)
+    assert f"the extension hashes by version 0, not {chain.HASH_VERSION}" in caplog.text
+
+
+@pytest.mark.parametrize("secret", [b"", b"a secret", bytes(range(256))])
+def test_replicas_and_routers_have_the_same_key_and_key_check(secret: bytes) -> None:
+    key = chain.derive_hash_key(secret)
+    assert key == radix_rs.derive_hash_key(secret)
+    assert chain.key_check(key) == radix_rs.key_check(key)
+    assert chain.HASH_VERSION == radix_rs.HASH_VERSION
 
 
 def test_another_interpreter_is_a_reason(

@@ -1,5 +1,8 @@
 """Wrong and extreme arguments: a clear error with nothing changed, or the right result."""
 
+import gc
+import mmap
+import sys
 from array import array
 from collections.abc import Callable
 
@@ -222,6 +225,42 @@ def test_a_page_may_be_larger_than_any_key(make: Make) -> None:
     assert tree.stats().tokens == 0
 
 
+def test_a_key_has_fewer_than_2_32_tokens(tree: TreeCore) -> None:
+    """Nobody reads the 16 GiB, so that they need not be there."""
+    no_reserve = 0x4000  # MAP_NORESERVE: mmap names it from Python 3.13 on
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = memoryview(mmap.mmap(-1, 4 << 32, flags=private | no_reserve))
+    key, slots = memory.cast("I"), memory.cast("i")
+    message = rf"^a key of {2**32} tokens: at most {2**32 - 1} are possible"
+    fails_unchanged(tree, message, lambda: tree.peek(key))
+    fails_unchanged(tree, message, lambda: tree.touch(key))
+    fails_unchanged(tree, message, lambda: tree.match_prefix(key))
+    fails_unchanged(tree, message, lambda: tree.insert(key, slots))
+    fails_unchanged(tree, message, lambda: tree.admit(key, slots))
+
+
+@pytest.mark.parametrize("namespace", [{"extra_key": "\ud800"}, {"cache_salt": "a\udfff"}])
+def test_a_namespace_that_is_no_unicode_changes_nothing(
+    tree: TreeCore, namespace: dict[str, str]
+) -> None:
+    key, slots = u32(range(100, 100 + N)), i32(range(100, 100 + N))
+    receipt = tree.admit(key, slots).receipt
+    before = tree.dump()
+    for call in (
+        lambda: tree.peek(key, **namespace),
+        lambda: tree.match_prefix(key, **namespace),
+        lambda: tree.insert(key, slots, **namespace),
+        lambda: tree.admit(key, slots, **namespace),
+        lambda: tree.checkpoint(key, slots, receipt=receipt, **namespace),
+        lambda: tree.finish(key, slots, receipt=receipt, **namespace),
+    ):
+        with pytest.raises(UnicodeEncodeError, match="surrogates not allowed"):
+            call()
+    assert tree.dump() == before
+    tree.check()
+    tree.unlock(receipt)
+
+
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_a_key_of_a_million_tokens(page_size: int, make: Make, part: int) -> None:
     tree = make(page_size)
@@ -244,21 +283,24 @@ def test_a_key_of_a_million_tokens(page_size: int, make: Make, part: int) -> Non
     assert tree.count_digest() == (0, 0)
 
 
-def test_a_path_of_1000_nodes(make: Make, part: int) -> None:
+def test_a_path_longer_than_the_interpreter_recurses(make: Make) -> None:
     tree = make()
-    count = 100_000 // part
+    count = 3 * sys.getrecursionlimit() // 2
     key, slots = np.arange(count, dtype=np.uint32), np.arange(count, dtype=np.int32)
     tree.insert(key, slots)
-    out = np.empty(count, dtype=np.int32)
-    for length in range(1, 1001):
-        tree.match_prefix(key[:length], out)
-    assert tree.stats().nodes == 1001
+    for length in range(count - 1, 0, -1):
+        tree.touch(key[:length])
+    assert tree.stats().nodes == count
     tree.check()
-    assert len(tree.dump().splitlines()) == 1 + tree.stats().nodes
-    receipt = tree.lock(tree.match_prefix(key, out).node)
+    assert len(tree.dump().splitlines()) == 1 + count
+    assert sum(map(len, tree.snapshot(100))) > count
+    receipt = tree.lock(tree.match_prefix(key).node)
     assert tree.stats().protected == count
     tree.unlock(receipt)
-    assert len(tree.evict(count)) == 4 * count
+    assert len(tree.evict(count // 2)) == 4 * (count // 2)
+    tree.check()
+    del tree
+    gc.collect()
 
 
 def test_100_000_children_of_one_node(make: Make, part: int) -> None:

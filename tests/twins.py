@@ -66,12 +66,32 @@ def chain_hashes(
         for part in (text.encode() for text in (model, extra_key, cache_salt))
     )
     previous = max(1, siphash13(hash_key, seed))
+    parts = [hashlib.sha256(hash_key + bytes([number])).digest() for number in range(3)]
     hashes = []
     for start in range(0, len(tokens) - block_size + 1, block_size):
-        block = b"".join(t.to_bytes(4, "little") for t in tokens[start : start + block_size])
-        previous = max(1, siphash13(hash_key, previous.to_bytes(8, "little") + block))
+        shrunk = nh(parts[0] + parts[1], tokens[start : start + block_size])
+        previous = max(1, siphash13(parts[2][:16], shrunk + previous.to_bytes(8, "little")))
         hashes.append(previous)
     return hashes
+
+
+def nh(key: bytes, tokens: Sequence[int]) -> bytes:
+    """128 bits for each sixteen tokens: a sum of products of what is added to the key's words."""
+    shrunk = b""
+    for start in range(0, len(tokens), 16):
+        words = b"".join(t.to_bytes(4, "little") for t in tokens[start : start + 16]).ljust(
+            64, b"\0"
+        )
+        total = 0
+        for at in range(0, 64, 16):
+            factors = [
+                int.from_bytes(words[i : i + 8], "little")
+                + int.from_bytes(key[i : i + 8], "little")
+                for i in (at, at + 8)
+            ]
+            total += (factors[0] & MASK) * (factors[1] & MASK)
+        shrunk += (total % 2**128).to_bytes(16, "little")
+    return shrunk
 
 
 def mix(value: int) -> int:

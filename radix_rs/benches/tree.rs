@@ -17,7 +17,7 @@ fn tree(policy: EvictPolicy) -> Tree {
 
 /// Keys with different first tokens, that look like no other key's.
 fn key(number: usize, length: usize) -> Vec<u32> {
-    let seed = u32::try_from(number * 7919).expect("few keys");
+    let seed = u32::try_from(number).expect("few keys").wrapping_mul(7919);
     (0..u32::try_from(length).expect("short keys"))
         .map(|i| seed.wrapping_add(i.wrapping_mul(0x9e37_79b9)))
         .collect()

@@ -47,7 +47,15 @@ struct Replay {
     nodes: HashMap<String, u64>,
     receipts: HashMap<String, Vec<u64>>,
     used: HashMap<String, u64>,
+    requests: HashMap<String, Request>,
     blocks: HashMap<u64, String>,
+}
+
+#[derive(Clone)]
+struct Request {
+    row: Vec<i32>,
+    owned: usize,
+    counted: usize,
 }
 
 struct Words<'a> {
@@ -87,19 +95,37 @@ impl<'a> Words<'a> {
     }
 
     fn tokens(&self) -> Vec<u32> {
-        let mut tokens = Vec::new();
-        for word in &self.plain {
-            if let Some((start, end)) = word.split_once("..") {
-                tokens.extend(start.parse::<u32>().unwrap()..end.parse().unwrap());
-            } else if let Some((token, count)) = word.split_once('*') {
-                let token: u32 = token.parse().unwrap();
-                tokens.extend(std::iter::repeat_n(token, count.parse().unwrap()));
-            } else {
-                tokens.push(word.parse().unwrap());
-            }
-        }
-        tokens
+        tokens_of(&self.plain)
     }
+
+    /// Those after the name of a request.
+    fn tokens_of_request(&self) -> Vec<u32> {
+        tokens_of(&self.plain[1..])
+    }
+
+    fn claim(&self, request: &Request) -> Claim {
+        let owned = self.options.get("owned");
+        Claim {
+            owned_from: owned.map_or(request.owned, |owned| owned.parse().unwrap()),
+            counted_to: request.counted,
+            priority: i64::try_from(self.number("priority")).unwrap(),
+        }
+    }
+}
+
+fn tokens_of(words: &[&str]) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    for word in words {
+        if let Some((start, end)) = word.split_once("..") {
+            tokens.extend(start.parse::<u32>().unwrap()..end.parse().unwrap());
+        } else if let Some((token, count)) = word.split_once('*') {
+            let token: u32 = token.parse().unwrap();
+            tokens.extend(std::iter::repeat_n(token, count.parse().unwrap()));
+        } else {
+            tokens.push(word.parse().unwrap());
+        }
+    }
+    tokens
 }
 
 impl Replay {
@@ -139,6 +165,20 @@ impl Replay {
                 let length = self.tree().peek(&words.tokens(), namespace)?;
                 lines.push(format!("length={length}"));
             }
+            "touch" => {
+                let (extra_key, cache_salt) = (self.extra_key.clone(), self.cache_salt.clone());
+                let space = namespace(&extra_key, &cache_salt);
+                let found = self.tree_mut().match_prefix(&words.tokens(), space)?;
+                lines.push(format!("length={}", found.length));
+            }
+            "admit" => lines.push(self.admit(&words.name(), &words.tokens(), None)?),
+            "readmit" => {
+                let receipt = self.receipt(words.plain[0]);
+                let tokens = words.tokens_of_request();
+                lines.push(self.admit(words.plain[0], &tokens, Some(receipt))?);
+            }
+            "checkpoint" => lines.push(self.checkpoint(words)?),
+            "finish" => lines.push(self.finish(words)?),
             "lock" => {
                 let node = self.nodes[words.plain[0]];
                 let receipt = self.tree_mut().lock(node)?;
@@ -146,10 +186,7 @@ impl Replay {
                 self.receipts.entry(name).or_default().push(receipt);
             }
             "unlock" => {
-                let name = words.plain[0];
-                let live = self.receipts.get_mut(name).and_then(Vec::pop);
-                let receipt = live.unwrap_or_else(|| self.used[name]);
-                self.used.insert(name.to_owned(), receipt);
+                let receipt = self.receipt(words.plain[0]);
                 self.tree_mut().unlock(receipt)?;
             }
             "evict" => {
@@ -212,16 +249,95 @@ impl Replay {
         ))
     }
 
+    /// The newest live one, which is used now; if there is none, the one used last.
+    fn receipt(&mut self, name: &str) -> u64 {
+        let live = self.receipts.get_mut(name).and_then(Vec::pop);
+        let receipt = live.unwrap_or_else(|| self.used[name]);
+        self.used.insert(name.to_owned(), receipt);
+        receipt
+    }
+
+    fn admit(
+        &mut self,
+        name: &str,
+        tokens: &[u32],
+        receipt: Option<u64>,
+    ) -> Result<String, TreeError> {
+        let tree = self.tree.as_mut().unwrap();
+        let space = namespace(&self.extra_key, &self.cache_salt);
+        let admitted = tree.admit(tokens, receipt, space)?;
+        let row = path_slots(tree, admitted.node, 0)?;
+        let answer = format!("length={} slots={}", admitted.length, ranges(&row));
+        let request = Request {
+            owned: row.len(),
+            row,
+            counted: 0,
+        };
+        self.requests.insert(name.to_owned(), request);
+        self.nodes.insert(name.to_owned(), admitted.node);
+        let receipts = self.receipts.entry(name.to_owned()).or_default();
+        receipts.push(admitted.receipt);
+        Ok(answer)
+    }
+
+    fn checkpoint(&mut self, words: &Words<'_>) -> Result<String, TreeError> {
+        let name = words.plain[0].to_owned();
+        let tokens = words.tokens_of_request();
+        let (mut request, receipt) = self.extend(&name, tokens.len());
+        let claim = words.claim(&request);
+        let tree = self.tree.as_mut().unwrap();
+        let space = namespace(&self.extra_key, &self.cache_salt);
+        let prompt = words.number("prompt");
+        let done = tree.checkpoint(&tokens, &request.row, prompt, receipt, claim, space);
+        let live = done.as_ref().map_or(receipt, |done| done.receipt);
+        self.receipts.entry(name.clone()).or_default().push(live);
+        let done = done?;
+        let held = path_slots(tree, done.node, claim.owned_from)?;
+        request.row[claim.owned_from..done.length].copy_from_slice(&held);
+        request.owned = done.length;
+        request.counted = done.length;
+        let answer = format!(
+            "length={} held={} freed={} row={}",
+            done.length,
+            done.prefix_length,
+            ranges(&done.freed),
+            ranges(&request.row)
+        );
+        self.nodes.insert(name.clone(), done.node);
+        self.requests.insert(name, request);
+        Ok(answer)
+    }
+
+    fn finish(&mut self, words: &Words<'_>) -> Result<String, TreeError> {
+        let tokens = words.tokens_of_request();
+        let length = tokens.len() + words.number("over");
+        let (request, receipt) = self.extend(words.plain[0], length);
+        let freed = self.tree.as_mut().unwrap().finish(
+            &tokens,
+            &request.row,
+            words.number("prompt"),
+            receipt,
+            words.claim(&request),
+            namespace(&self.extra_key, &self.cache_salt),
+        )?;
+        Ok(format!("freed={}", ranges(&freed)))
+    }
+
+    /// The request with slots for so many tokens, and its receipt.
+    fn extend(&mut self, name: &str, length: usize) -> (Request, u64) {
+        let receipt = self.receipt(name);
+        let request = self.requests.get_mut(name).unwrap();
+        let fresh = i32::try_from(length.saturating_sub(request.row.len())).unwrap();
+        request.row.extend(self.next_slot..self.next_slot + fresh);
+        self.next_slot += fresh;
+        (request.clone(), receipt)
+    }
+
     fn find(&mut self, words: &Words<'_>) -> Result<String, TreeError> {
         let namespace = namespace(&self.extra_key, &self.cache_salt);
         let tree = self.tree.as_mut().unwrap();
         let found = tree.match_prefix(&words.tokens(), namespace)?;
-        let mut slots = vec![-1; found.length];
-        for (start, piece) in tree.path_slots(found.node, 0)? {
-            for (slot, cached) in slots[start..].iter_mut().zip(piece) {
-                *slot = cached;
-            }
-        }
+        let slots = path_slots(tree, found.node, 0)?;
         self.nodes.insert(words.name(), found.node);
         Ok(format!("length={} slots={}", found.length, ranges(&slots)))
     }
@@ -266,6 +382,16 @@ impl Replay {
         let next = format!("b{}", self.blocks.len() + 1);
         self.blocks.entry(block).or_insert(next).clone()
     }
+}
+
+/// In the order of their tokens.
+fn path_slots(tree: &Tree, node: u64, since: usize) -> Result<Vec<i32>, TreeError> {
+    let mut pieces: Vec<(usize, Vec<i32>)> = tree
+        .path_slots(node, since)?
+        .map(|(start, slots)| (start, slots.collect()))
+        .collect();
+    pieces.sort_unstable();
+    Ok(pieces.into_iter().flat_map(|(_, slots)| slots).collect())
 }
 
 fn namespace<'a>(extra_key: &'a str, cache_salt: &'a str) -> Namespace<'a> {

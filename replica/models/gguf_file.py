@@ -43,9 +43,12 @@ class GGUFFile:
     @classmethod
     def open(cls, path: Path) -> "GGUFFile":
         """Read the header. Raises InvalidModel if the file is no GGUF or cut short."""
-        if path.stat().st_size == 0:  # which cannot be mapped
-            raise InvalidModel(f"{path} is cut short: it is empty")
-        data = np.memmap(path, mode="c")  # copy on write: torch wants memory it could write to
+        try:
+            if path.stat().st_size == 0:  # which cannot be mapped
+                raise InvalidModel(f"{path} is cut short: it is empty")
+            data = np.memmap(path, mode="c")  # copy on write: torch wants memory it could write to
+        except OSError as error:
+            raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
         header = Header(data.data)
         try:
             if header.take("4s") != b"GGUF":

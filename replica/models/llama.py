@@ -165,4 +165,6 @@ class Weights:
             raise InvalidModel(f"tensor {name} is missing")
         if tensor.shape != shape:
             raise InvalidModel(f"tensor {name} has shape {[*tensor.shape]}, expected {[*shape]}")
+        if not tensor.is_floating_point():
+            raise InvalidModel(f"tensor {name} is of {tensor.dtype}, expected a floating type")
         return tensor

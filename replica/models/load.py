@@ -28,8 +28,11 @@ def load_model(path: Path, device: torch.device) -> LoadedModel:
     Raises InvalidModel, which says what is wrong with the path or the files.
     """
     checkpoint = read_checkpoint(path)
-    model = build_model(checkpoint, device)
-    return LoadedModel(model, TextCodec(checkpoint.tokenizer_json, checkpoint.rules))
+    try:
+        model = build_model(checkpoint, device)
+        return LoadedModel(model, TextCodec(checkpoint.tokenizer_json, checkpoint.rules))
+    except InvalidModel as error:  # parts that know no file
+        raise InvalidModel(f"{path}: {error}") from error
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

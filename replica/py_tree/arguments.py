@@ -6,14 +6,21 @@ import sys
 import numpy as np
 
 from replica.py_tree.node import Slots, Tokens
+from replica.py_tree.structure import Namespace
 from replica.tree_error import TreeError
 
 _SWAPPED = ">!" if sys.byteorder == "little" else "<"
 
 
+MAX_LENGTH = 2**32 - 1
+
+
 def token_array(name: str, buffer: object) -> Tokens:
     """A C-contiguous buffer of u32, without a copy."""
-    return _array(name, buffer, "u32", "IL").view(np.uint32)
+    tokens = _array(name, buffer, "u32", "IL").view(np.uint32)
+    if len(tokens) > MAX_LENGTH:
+        raise TreeError(f"a key of {len(tokens)} tokens: at most {MAX_LENGTH} are possible")
+    return tokens
 
 
 def slot_array(name: str, buffer: object) -> Slots:
@@ -47,6 +54,13 @@ def _array(name: str, buffer: object, kind: str, codes: str) -> np.ndarray:
     if not array.flags.aligned:
         raise TreeError(f"{expected}, got one that is not aligned")
     return array
+
+
+def namespace(extra_key: str, cache_salt: str) -> Namespace:
+    """A pair whose parts can be hashed; a lone surrogate cannot."""
+    for part in (extra_key, cache_salt):
+        part.encode()
+    return extra_key, cache_salt
 
 
 def natural(value: object) -> int:

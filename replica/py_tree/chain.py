@@ -1,13 +1,29 @@
 """The chain hash of blocks, as `radix_rs` computes it, in plain Python.
 
-`h(0)` hashes the namespace, `h(i)` hashes `h(i-1)` and the i-th block's token ids. The function is
-SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012) under the cluster's
-key.
+`h(0)` hashes the namespace with SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input
+PRF", 2012), `h(i)` hashes with it what NH (Black et al., "UMAC: Fast and Secure Message
+Authentication", 1999) leaves of the i-th block's token ids, and `h(i-1)`. All keys follow from the
+cluster's. A replica has version, key and key check from here, whichever core its tree has.
 """
 
+import hashlib
 import struct
+from functools import lru_cache
+
+HASH_VERSION = 2
+"""Names this chain hash; peers with another version cannot share deltas."""
 
 _MASK = 2**64 - 1
+
+
+def derive_hash_key(secret: bytes) -> bytes:
+    """The cluster's key, 16 bytes: the first half of SHA-256("prefixlb-hash-v1" || secret)."""
+    return hashlib.sha256(b"prefixlb-hash-v1" + secret).digest()[:16]
+
+
+def key_check(key: bytes) -> int:
+    """Tells whether two processes have the same key, and nothing else about it."""
+    return namespace_seed(key, "prefixlb-key-check", "", "")
 
 
 def namespace_seed(key: bytes, model: str, extra_key: str, cache_salt: str) -> int:
@@ -18,7 +34,25 @@ def namespace_seed(key: bytes, model: str, extra_key: str, cache_salt: str) -> i
 
 def next_hash(key: bytes, previous: int, block: bytes) -> int:
     """`h(i)` from `h(i-1)` and the block's token ids as little-endian u32."""
-    return _nonzero(siphash_1_3(key, struct.pack("<Q", previous) + block))
+    nh_key, link_key = _block_keys(key)
+    stretches = [block[start : start + 64] for start in range(0, len(block), 64)]
+    shrunk = b"".join(_nh(nh_key, stretch).to_bytes(16, "little") for stretch in stretches)
+    return _nonzero(siphash_1_3(link_key, shrunk + struct.pack("<Q", previous)))
+
+
+@lru_cache(maxsize=8)
+def _block_keys(key: bytes) -> tuple[tuple[int, ...], bytes]:
+    """Those of NH and of the link: SHA-256 of the key and a byte 0, 1 and 2."""
+    first, second, third = (hashlib.sha256(key + bytes([part])).digest() for part in range(3))
+    return struct.unpack("<8Q", first + second), third[:16]
+
+
+def _nh(key: tuple[int, ...], stretch: bytes) -> int:
+    """128 bits of up to 16 tokens, zeros for those that are missing."""
+    words: tuple[int, ...] = struct.unpack("<8Q", stretch.ljust(64, b"\0"))
+    sums = [(word + part) & _MASK for word, part in zip(words, key, strict=True)]
+    products = (a * b for a, b in zip(sums[::2], sums[1::2], strict=True))
+    return sum(products) % 2**128
 
 
 def mix(value: int) -> int:

@@ -51,10 +51,30 @@ class Structure:
 
     def locate(self, key: Tokens, namespace: Namespace) -> Place | None:
         """Walk down as far as whole pages of `key` match; None if not one does."""
-        node = self.roots.get(namespace)
-        if node is None:
+        root = self.roots.get(namespace)
+        place = self.walk(key, Place(root, 0, 0)) if root else None
+        return place if place and place.matched else None
+
+    def resume(self, key: Tokens, handle: int, matched: int) -> Place | None:
+        """Where a walk for this key stands by now that ended at `matched`, in the same edge.
+
+        The node keeps its end; a split may have cut its beginning off. The key may have ended
+        there. None if the node is gone.
+        """
+        node = self.nodes.get(handle)
+        if node is None or matched % self.page_size or not 0 < matched <= min(node.end, len(key)):
             return None
-        within = matched = 0
+        while node.start >= matched:
+            assert node.parent is not None
+            node = node.parent
+        within = matched - node.start
+        common = common_prefix(node.tokens[within:], key[matched:])
+        more = common - common % self.page_size
+        return Place(node, within + more, matched + more)
+
+    def walk(self, key: Tokens, place: Place) -> Place:
+        """Walk on from `place`, down as far as whole pages of `key` match."""
+        node, within, matched = place.node, place.within, place.matched
         while within == len(node.tokens):
             child = node.children.get(first_page(key[matched:], self.page_size))
             if child is None:
@@ -62,7 +82,7 @@ class Structure:
             common = common_prefix(child.tokens, key[matched:])
             within = common - common % self.page_size
             node, matched = child, matched + within
-        return Place(node, within, matched) if matched else None
+        return Place(node, within, matched)
 
     def settle(self, place: Place) -> Node:
         """The node that ends exactly at `place`, split off if the place is inside an edge."""

@@ -12,7 +12,15 @@ from typing_extensions import Buffer
 
 from proto.prefixlb.v1 import delta_pb2
 from replica.py_tree import chain
-from replica.py_tree.arguments import natural, signed, slot_array, token_array, writable_slots
+from replica.py_tree.arguments import (
+    MAX_LENGTH,
+    namespace,
+    natural,
+    signed,
+    slot_array,
+    token_array,
+    writable_slots,
+)
 from replica.py_tree.block_log import BlockLog, Deltas, encode, push_run
 from replica.py_tree.check import check_blocks, check_locks, check_structure
 from replica.py_tree.node import Node, Slots, Tokens
@@ -21,7 +29,6 @@ from replica.py_tree.results import Admission, Checkpoint, Insert, Match, TreeSt
 from replica.py_tree.structure import Namespace, Place, Structure
 from replica.tree_error import TreeError
 
-_MAX = 2**32 - 1
 _MAX_PRIORITY = 2**63 - 1
 
 
@@ -52,11 +59,11 @@ class PyTree:
         if len(hash_key) != 16:
             raise TreeError(f"hash_key: expected 16 bytes, got {len(hash_key)}")
         page_size, block_size = natural(page_size), natural(block_size)
-        possible = 1 <= page_size <= _MAX and 1 <= block_size <= _MAX
+        possible = 1 <= page_size <= MAX_LENGTH and 1 <= block_size <= MAX_LENGTH
         if not possible or block_size % page_size:
             raise TreeError(
                 f"page_size {page_size}, block_size {block_size}: both must be at least 1 and at "
-                f"most {_MAX}, and block_size a multiple of page_size"
+                f"most {MAX_LENGTH}, and block_size a multiple of page_size"
             )
         self._hash_key = hash_key
         self._model = model
@@ -82,16 +89,39 @@ class PyTree:
     ) -> Match:
         key = token_array("tokens", tokens)
         out = None if slots_out is None else _room_for(key, slots_out)
-        length, end = self._match(key, (extra_key, cache_salt))
+        length, end = self._match(key, namespace(extra_key, cache_salt))
         if out is not None:
             _gather(end, out)
         return Match(length, end.handle)
 
     def touch(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int:
-        return self._match(token_array("tokens", tokens), (extra_key, cache_salt))[0]
+        return self._match(token_array("tokens", tokens), namespace(extra_key, cache_salt))[0]
 
     def peek(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int:
-        return self._held(token_array("tokens", tokens), (extra_key, cache_salt))
+        return self._held(token_array("tokens", tokens), namespace(extra_key, cache_salt))
+
+    def find(
+        self,
+        tokens: Buffer,
+        *,
+        node: int = 0,
+        length: int = 0,
+        extra_key: str = "",
+        cache_salt: str = "",
+    ) -> Match:
+        key = self._whole_pages(token_array("tokens", tokens))
+        since = self._structure.resume(key, natural(node), natural(length))
+        if since:
+            place: Place | None = self._structure.walk(key, since)
+        else:
+            place = self._structure.locate(key, (extra_key, cache_salt))
+        if place is None:
+            return Match(0, self._structure.plain_root.handle)
+        return Match(place.matched, place.node.handle)
+
+    def parent(self, node: int) -> int | None:
+        above = self._node(node).parent
+        return above.handle if above else None
 
     def insert(
         self,
@@ -106,17 +136,17 @@ class PyTree:
     ) -> Insert:
         key, own = token_array("tokens", tokens), slot_array("slots", slots)
         claim = _Claim(
-            natural(owned_from), natural(counted_to), signed(priority), (extra_key, cache_salt)
+            natural(owned_from),
+            natural(counted_to),
+            signed(priority),
+            namespace(extra_key, cache_salt),
         )
         held, end = self._insert(key, own, claim)
         duplicates = [(claim.owned_from, held)] if claim.owned_from < held else []
         return Insert(held, end.handle, duplicates)
 
     def lock(self, node: int) -> int:
-        end = self._structure.nodes.get(natural(node))
-        if end is None:
-            raise TreeError(f"unknown node {node}: evicted, reset, or never a node of this tree")
-        return self._lock(end)
+        return self._lock(self._node(node))
 
     def unlock(self, receipt: int) -> None:
         for node in self._locked(receipt).path():
@@ -140,7 +170,7 @@ class PyTree:
         out = _room_for(key, slots_out)
         if receipt is not None:
             self._locked(receipt)
-        length, end = self._match(key, (extra_key, cache_salt))
+        length, end = self._match(key, namespace(extra_key, cache_salt))
         _gather(end, out)
         locked = self._lock(end)
         if receipt is not None:
@@ -162,7 +192,10 @@ class PyTree:
     ) -> Checkpoint:
         key, own = token_array("tokens", tokens), writable_slots("slots", slots)
         claim = _Claim(
-            natural(owned_from), natural(counted_to), signed(priority), (extra_key, cache_salt)
+            natural(owned_from),
+            natural(counted_to),
+            signed(priority),
+            namespace(extra_key, cache_salt),
         )
         held, end = self._store(key, own, claim, natural(prompt_length), receipt)
         freed = own[claim.owned_from : held].tobytes()
@@ -186,7 +219,10 @@ class PyTree:
     ) -> bytes:
         key, own = token_array("tokens", tokens), slot_array("slots", slots)
         claim = _Claim(
-            natural(owned_from), natural(counted_to), signed(priority), (extra_key, cache_salt)
+            natural(owned_from),
+            natural(counted_to),
+            signed(priority),
+            namespace(extra_key, cache_salt),
         )
         held, end = self._store(key, own, claim, natural(prompt_length), receipt)
         self.unlock(receipt)
@@ -370,6 +406,12 @@ class PyTree:
         receipt = self._new_receipt()
         self._receipts[receipt] = end
         return receipt
+
+    def _node(self, handle: int) -> Node:
+        node = self._structure.nodes.get(natural(handle))
+        if node is None:
+            raise TreeError(f"unknown node {handle}: evicted, reset, or never a node of this tree")
+        return node
 
     def _locked(self, receipt: int) -> Node:
         end = self._receipts.get(natural(receipt))

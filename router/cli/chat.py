@@ -4,13 +4,16 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from rich.markup import escape
-
 from proto.client import Client
-from proto.errors import LBError, Unavailable
-from router.cli import console
-from router.cli.generate import summary
+from proto.errors import LBError, NotServed, Unavailable
+from router.cli import console, piped_input
+from router.cli.failures import sentence
+from router.cli.flag_types import utf8
+from router.cli.generate import show_answer
+from router.cli.readiness import wait_until_serving
 from router.cli.request_flags import add_request_flags, request_options
+
+READY_TIMEOUT_S = 120.0
 
 EXAMPLES = """examples:
   prefixlb chat --system "You are a patient SQL tutor."
@@ -21,18 +24,21 @@ EXAMPLES = """examples:
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "chat",
+        usage="%(prog)s [--flag VALUE ...]",
         help="hold a conversation",
-        description="A line is a message. Ends with Ctrl-D, or with the last line of a pipe.",
+        description="A line is a message. Waits for a cluster that is still loading, and ends with "
+        "Ctrl-D, or with the last line of a pipe.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--system", metavar="TEXT", help="the assistant's instructions")
+    parser.add_argument("--system", type=utf8, metavar="TEXT", help="the assistant's instructions")
     add_request_flags(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """One turn a line; a turn that fails is not part of the history."""
+    wait_until_serving(args.router, console.stderr(), timeout_s=READY_TIMEOUT_S)
     history = [{"role": "system", "content": args.system}] if args.system else []
     failed = False
     with Client(args.router) as client:
@@ -40,16 +46,13 @@ def run(args: argparse.Namespace) -> int:
             turn = [*history, {"role": "user", "content": line}]
             generation = client.generate(turn, **request_options(args))
             try:
-                for piece in generation:
-                    print(piece.text, end="", flush=True)
-            except Unavailable:
+                show_answer(generation)
+            except (Unavailable, NotServed):
                 raise
             except LBError as error:
                 failed = True
-                console.error(str(error))
+                console.error(sentence(error, args))
                 continue
-            print()
-            console.stderr().print(f"[dim]{escape(summary(generation.result))}[/]", soft_wrap=True)
             history = [*turn, {"role": "assistant", "content": generation.result.text}]
     return 1 if failed else 0
 
@@ -57,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 def messages() -> Iterator[str]:
     """What the user says: typed after a prompt with line editing, or the lines of a pipe."""
     if not sys.stdin.isatty():
-        yield from (line.strip() for line in sys.stdin if line.strip())
+        yield from piped_input.lines()
         return
     import readline  # noqa: F401  # importing it gives input() line editing and history
 
@@ -67,5 +70,8 @@ def messages() -> Iterator[str]:
         except EOFError:
             print()
             return
+        except KeyboardInterrupt:
+            print()
+            raise
         if line:
             yield line

@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from router.cli.signals import held_back
+
 
 class Child:
     """A command that runs as a child process, again and again at the same address."""
@@ -33,7 +35,7 @@ class Child:
         """Run it, in a session of its own: Ctrl-C reaches the parent alone, which ends children."""
         if self.running:
             raise RuntimeError(f"{self.name} is running already")
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, held_back():
             self._process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,

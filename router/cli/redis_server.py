@@ -40,6 +40,17 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
         return [int(probe.getsockname()[1]) for probe in probes]
 
 
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether one can listen there at this moment."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
 def redis_command(port: int, directory: Path) -> list[str]:
     """A redis-server on loopback that writes nothing; `directory` is where it runs."""
     return [

@@ -2,22 +2,33 @@
 
 import argparse
 import os
-import socket
 from typing import cast
 
-from proto.client import Options
+from proto.request import Options
+from router.cli.flag_types import address, seconds, utf8, whole
 
 DEFAULT_ROUTER = "127.0.0.1:30000"
+MAX_UINT32, MAX_UINT64 = 2**32 - 1, 2**64 - 1
 
 
 def add_router_flag(parser: argparse.ArgumentParser, what: str) -> None:
     """Whom to ask."""
     parser.add_argument(
         "--router",
+        type=router_address,
         metavar="HOST:PORT",
         default=os.environ.get("PREFIXLB_ROUTER") or DEFAULT_ROUTER,
         help=f"{what} (default: $PREFIXLB_ROUTER, else {DEFAULT_ROUTER})",
     )
+
+
+def router_address(text: str) -> str:
+    """An address, which may be the environment's."""
+    try:
+        return address(text)
+    except argparse.ArgumentTypeError as error:
+        source = " from $PREFIXLB_ROUTER" if text == os.environ.get("PREFIXLB_ROUTER") else ""
+        raise argparse.ArgumentTypeError(f"{error}{source}") from None
 
 
 def add_request_flags(parser: argparse.ArgumentParser) -> None:
@@ -25,34 +36,37 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
     add_router_flag(parser, "a router, or one replica")
     flags = parser.add_argument_group("request")
     add = flags.add_argument
-    add("--model", metavar="ID", help="model, where the router serves several")
-    add("--max-tokens", type=int, metavar="N", help="tokens to generate at most (default: 128)")
-    add("--temperature", type=float, metavar="T", help="0 (default) is greedy")
-    add("--top-k", type=int, metavar="K", help="keep the K most likely tokens")
-    add("--top-p", type=float, metavar="P", help="keep tokens up to probability P")
-    add("--seed", type=int, help="same seed, same answer")
-    add("--stop", action="append", metavar="TEXT", help="end before this text; can be repeated")
-    add("--extra-key", metavar="KEY", help="such as a LoRA name: separates prefixes")
-    add("--cache-salt", metavar="SALT", help="tenant secret: separates prefixes")
-    add("--timeout", dest="timeout_s", type=float, metavar="S", help="deadline in seconds")
-
-
-def listens(address: str) -> bool:
-    """Whether anybody accepts connections at host:port."""
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
-            return True
-    except (OSError, ValueError):
-        return False
-
-
-def nobody_listens(address: str) -> str:
-    """What to tell a person then."""
-    return (
-        f"nobody listens at {address}. Start a cluster with `prefixlb up`, "
-        "or name a router with --router or $PREFIXLB_ROUTER"
+    add("--model", metavar="ID", help="needed where the router serves several")
+    add(
+        "--max-tokens",
+        type=whole(1, MAX_UINT32),
+        metavar="N",
+        help="tokens to generate at most (default: 128)",
     )
+    add("--temperature", type=float, metavar="T", help="0 (default) is greedy")
+    add(
+        "--top-k",
+        type=whole(0, MAX_UINT32),
+        metavar="K",
+        help="keep the K most likely tokens; 0 (default) keeps all",
+    )
+    add(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="keep the fewest tokens that reach probability P (default: 1)",
+    )
+    add("--seed", type=whole(0, MAX_UINT64), metavar="N", help="same seed, same answer")
+    add(
+        "--stop",
+        action="append",
+        type=utf8,
+        metavar="TEXT",
+        help="end before this text; can be repeated",
+    )
+    add("--extra-key", metavar="KEY", help="such as a LoRA name; shares no cache with others")
+    add("--cache-salt", metavar="SALT", help="tenant secret; shares no cache with others")
+    add("--timeout", dest="timeout_s", type=seconds, metavar="S", help="seconds (default: none)")
 
 
 def request_options(args: argparse.Namespace) -> Options:

@@ -3,7 +3,7 @@
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.live import Live
@@ -17,6 +17,7 @@ from router.cli.request_flags import add_router_flag
 EXAMPLES = """examples:
   prefixlb status --watch
   prefixlb status --json | python3 -m json.tool
+  prefixlb status --watch --json >>fleet.jsonl
   PREFIXLB_ROUTER=10.0.0.7:30000 prefixlb status
 """
 WATCH_PERIOD_S = 1.0
@@ -26,10 +27,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "status",
         help="show replicas, mirrors, load and hit rates",
+        description="Show every replica that a router knows: its mirror of the replica's tree, "
+        "what runs there, and how many prompt tokens were cached.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print a JSON object on one line")
     parser.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
     add_router_flag(parser, "the router to ask")
     parser.set_defaults(run=run)
@@ -38,17 +41,28 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(args: argparse.Namespace) -> int:
     """Print it once, or again and again."""
     out = console.stdout()
-    views = view_fleet(args.router)
     if args.json:
-        print(json.dumps({"router": args.router, "replicas": [as_dict(view) for view in views]}))
-        return 0
-    if not args.watch:
-        out.print(fleet_table(views))
-        return 0
-    with Live(fleet_table(views), console=out, auto_refresh=False) as live:
-        while True:
-            time.sleep(WATCH_PERIOD_S)
-            live.update(fleet_table(view_fleet(args.router)), refresh=True)
+        for views in _views(args):
+            replicas = [as_dict(view) for view in views]
+            print(json.dumps({"router": args.router, "replicas": replicas}), flush=True)
+    elif args.watch and out.is_terminal:
+        with Live(console=out, auto_refresh=False) as live:
+            for views in _views(args):
+                live.update(fleet_table(views), refresh=True)
+    else:
+        for number, views in enumerate(_views(args)):
+            if number:
+                out.print()
+            out.print(fleet_table(views))
+    return 0
+
+
+def _views(args: argparse.Namespace) -> Iterator[Sequence[ReplicaView]]:
+    """The fleet once, or every second."""
+    yield view_fleet(args.router)
+    while args.watch:
+        time.sleep(WATCH_PERIOD_S)
+        yield view_fleet(args.router)
 
 
 def fleet_table(views: Sequence[ReplicaView]) -> Table:
@@ -103,6 +117,7 @@ def as_dict(view: ReplicaView) -> dict[str, Any]:
         "model": status.lease.model,
         "live": status.live,
         "refusal": status.refusal,
+        "other_tokenizer": status.other_tokenizer,
         "draining": status.load.draining,
         "mirror": view.mirror.split(",")[0],
         "mirror_equals_tree": view.mirror_equals_tree,

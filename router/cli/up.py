@@ -1,21 +1,24 @@
 """`prefixlb up`: a cluster on this machine until Ctrl-C."""
 
 import argparse
-import tempfile
 import time
-from pathlib import Path
+from functools import partial
 from typing import get_args
 
 from rich.console import Console
 
 from router.cli import console
 from router.cli.child import Child
-from router.cli.cluster import LocalCluster
+from router.cli.cluster import HOST, ClusterError, LocalCluster
+from router.cli.flag_types import MAX_PORT, model_files, whole
+from router.cli.log_dir import LogDir, log_dir
 from router.cli.model import fetch_model
+from router.cli.redis_server import is_free
 from router.cli.signals import end_in_order
 from router.settings import RouterSettings
 
 POLICIES = get_args(RouterSettings.model_fields["policy"].annotation)
+WATCH_PERIOD_S = 0.2
 
 EXAMPLES = """examples:
   prefixlb up --replicas 3
@@ -34,14 +37,18 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--replicas", type=count, default=2, metavar="N", help="(default: 2)")
-    parser.add_argument("--model", type=Path, metavar="PATH", help="weights to serve")
+    parser.add_argument("--replicas", type=whole(1), default=2, metavar="N", help="(default: 2)")
+    parser.add_argument("--model", type=model_files, metavar="PATH", help="weights to serve")
     parser.add_argument(
-        "--port", type=int, default=30000, help="of the router (default: %(default)s)"
+        "--port",
+        type=whole(1, MAX_PORT),
+        default=30000,
+        metavar="PORT",
+        help="of the router (default: %(default)s)",
     )
     parser.add_argument(
         "--slots",
-        type=count,
+        type=whole(1),
         default=8192,
         metavar="N",
         help="tokens each replica can cache (default: %(default)s)",
@@ -52,34 +59,35 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.set_defaults(run=run)
 
 
-def count(text: str) -> int:
-    """The type of an argument that counts something."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
-    return number
-
-
 def run(args: argparse.Namespace) -> int:
     """Returns 0 after Ctrl-C, SIGTERM or a closed terminal, 1 if the router ended by itself."""
     end_in_order()
     out = console.stdout()
-    cluster = LocalCluster(
-        model=args.model or fetch_model(),
-        state_dir=Path(tempfile.mkdtemp(prefix="prefixlb-")),
-        replicas=args.replicas,
-        policy=args.policy,
-        port=args.port,
-        replica_flags=["--slots", str(args.slots)],
-        report=lambda line: out.print(f"[dim]{line} ...[/]"),
-    )
-    with cluster:
-        _introduce(out, cluster)
-        try:
-            return _watch(cluster)
-        except KeyboardInterrupt:
-            out.print("ending router, replicas and Redis, in this order ...")
-    return 0
+    if not is_free(args.port, HOST):
+        raise ClusterError(
+            f"port {args.port} of {HOST} is taken, perhaps by another cluster: "
+            "choose one with --port"
+        )
+    model = args.model or fetch_model()
+    out.print(f"starting Redis, {args.replicas} replicas and a router ...")
+    with log_dir() as logs:
+        cluster = LocalCluster(
+            model=model,
+            state_dir=logs.path,
+            replicas=args.replicas,
+            policy=args.policy,
+            port=args.port,
+            replica_flags=["--slots", str(args.slots)],
+            waiting=partial(console.waiting, out),
+        )
+        with cluster:
+            _introduce(out, cluster)
+            try:
+                _watch(cluster, logs)
+            except KeyboardInterrupt:
+                out.print("ending router, replicas and Redis, in this order ...")
+                return 0
+    return 1
 
 
 def _introduce(out: Console, cluster: LocalCluster) -> None:
@@ -95,14 +103,16 @@ def _introduce(out: Console, cluster: LocalCluster) -> None:
     out.print("Ctrl-C ends it.")
 
 
-def _watch(cluster: LocalCluster) -> int:
-    """Report each child that ends by itself; the rest goes on, as it would in production."""
+def _watch(cluster: LocalCluster, logs: LogDir) -> None:
+    """Report each child that ends by itself; the rest goes on, as it would in production.
+
+    Returns when the router has ended.
+    """
     ended: set[Child] = set()
-    while True:
+    while cluster.router not in ended:
         for child in cluster.children:
             if child not in ended and not child.running:
                 ended.add(child)
+                logs.worth_reading = True
                 console.error(child.obituary())
-        if cluster.router in ended:
-            return 1
-        time.sleep(0.2)
+        time.sleep(WATCH_PERIOD_S)

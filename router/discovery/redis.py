@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import cast
 
 from google.protobuf.message import DecodeError
@@ -23,6 +23,14 @@ PERIOD_S = keys.LEASE_PERIOD_S / 2
 
 LOOKS = 2
 """A lease that is missing in so many looks on end is gone."""
+
+MOST_REPLICAS = 1024
+"""More members than this are not looked at: whoever writes into Redis cannot fill this process."""
+
+MOST_NAME_CHARS = 253
+"""As long as the name of a pod can be."""
+
+MOST_LEASE_BYTES = 4096
 
 
 class LeaseDiscovery:
@@ -52,7 +60,7 @@ class LeaseDiscovery:
         self._absent: dict[str, int] = {}
         """In how many looks on end a replica of the view had no lease."""
 
-    async def views(self) -> AsyncIterator[Mapping[str, Lease]]:
+    async def views(self) -> AsyncIterator[Sequence[Lease]]:
         retry = pauses(self._rng)
         while True:
             try:
@@ -65,16 +73,19 @@ class LeaseDiscovery:
                 continue
             self._link.answered()
             retry = pauses(self._rng)
-            yield self._next_view(leases)
+            yield list(self._next_view(leases).values())
             await asyncio.sleep(PERIOD_S)
 
     async def _read(self) -> dict[str, Lease]:
         """The leases that exist of members and replicas in the view."""
         bad: dict[str, str] = {}
-        names = self._view.keys() | self._names(
-            cast(list[bytes], await self._redis.zrange(keys.members(self._cluster), 0, -1)), bad
-        )
-        asked = sorted(names)
+        members = keys.members(self._cluster)
+        # Those renewed last come first, and one more than is looked at.
+        found = cast(list[bytes], await self._redis.zrevrange(members, 0, MOST_REPLICAS))
+        names = [*self._view, *(name for name in _names(found, bad) if name not in self._view)]
+        if max(len(found), len(names)) > MOST_REPLICAS:
+            bad[members] = f"more than {MOST_REPLICAS} members, the others are not looked at"
+        asked = names[:MOST_REPLICAS]
         lease_keys = [keys.lease(self._cluster, name) for name in asked]
         values = cast(list[bytes | None], await self._redis.mget(lease_keys)) if asked else []
         leases: dict[str, Lease] = {}
@@ -87,16 +98,6 @@ class LeaseDiscovery:
                 bad[name] = str(error)
         self._link.sets_aside(bad)
         return leases
-
-    @staticmethod
-    def _names(members: list[bytes], bad: dict[str, str]) -> set[str]:
-        names = set()
-        for member in members:
-            try:
-                names.add(member.decode())
-            except UnicodeDecodeError:
-                bad[member.decode(errors="backslashreplace")] = "member that is no UTF-8"
-        return names
 
     def _next_view(self, leases: dict[str, Lease]) -> dict[str, Lease]:
         view = dict(leases)
@@ -113,8 +114,28 @@ class LeaseDiscovery:
         return view
 
 
+def _names(members: list[bytes], bad: dict[str, str]) -> list[str]:
+    """The members that can be names."""
+    names = []
+    for member in members:
+        name = member.decode(errors="backslashreplace")
+        if len(name) > MOST_NAME_CHARS:
+            bad[name[:MOST_NAME_CHARS]] = (
+                f"name of {len(name)} characters, at most {MOST_NAME_CHARS}"
+            )
+        elif name.encode() != member:
+            bad[name] = "name that is no UTF-8"
+        elif not name or not name.isprintable():
+            bad[name] = "name that is empty or has characters that do not print"
+        else:
+            names.append(name)
+    return names
+
+
 def _lease(name: str, data: bytes) -> Lease:
     """Raises ValueError if `data` is no lease of replica `name`."""
+    if len(data) > MOST_LEASE_BYTES:
+        raise ValueError(f"lease of {len(data)} bytes, at most {MOST_LEASE_BYTES}")
     try:
         lease = Lease.FromString(data)
     except DecodeError as error:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from grpc import aio
 
@@ -28,40 +28,26 @@ class StaticDiscovery:
         self._ask = ask
         self._leases: dict[str, Lease] = {}
         """By address."""
-        self._told: set[str] = set()
-        """Complaints that still hold."""
+        self._silent: set[str] = set()
+        """Addresses that were told not to answer."""
 
-    async def views(self) -> AsyncIterator[Mapping[str, Lease]]:
+    async def views(self) -> AsyncIterator[Sequence[Lease]]:
         while True:
             await asyncio.gather(*(self._refresh(address) for address in self._addresses))
-            yield self._view()
+            yield [self._leases[each] for each in self._addresses if each in self._leases]
             await asyncio.sleep(PERIOD_S)
 
     async def _refresh(self, address: str) -> None:
-        complaint = f"replica does not answer address={address}"
         try:
             lease = await self._ask(address)
         except aio.AioRpcError as error:
-            if complaint not in self._told:
-                self._told.add(complaint)
-                log.warning("%s error=%s", complaint, failure(error))
+            if address not in self._silent:
+                self._silent.add(address)
+                log.warning("replica does not answer address=%s error=%r", address, failure(error))
             return
-        self._told.discard(complaint)
+        self._silent.discard(address)
         known = self._leases.get(address)
         if known is None or known.replica_id != lease.replica_id:
             log.info("replica answers address=%s replica=%s", address, lease.replica_id)
         lease.address = address  # what it calls itself may not be reachable from here
         self._leases[address] = lease
-
-    def _view(self) -> dict[str, Lease]:
-        view: dict[str, Lease] = {}
-        for address in self._addresses:
-            lease = self._leases.get(address)
-            if lease is None:
-                continue
-            first = view.setdefault(lease.replica_id, lease)
-            complaint = f"{first.address} and {address} are one replica={lease.replica_id}"
-            if first is not lease and complaint not in self._told:
-                self._told.add(complaint)
-                log.error("%s; the second address is ignored", complaint)
-        return view

@@ -76,6 +76,31 @@ MIRROR_STATE_STREAMING: MirrorState.ValueType  # 3
 """The mirror equals the tree as of its last batch."""
 Global___MirrorState: _TypeAlias = MirrorState  # noqa: Y015
 
+class _AuditOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AuditOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AUDIT_OUTCOME_UNSPECIFIED: _AuditOutcome.ValueType  # 0
+    AUDIT_OUTCOME_EQUAL: _AuditOutcome.ValueType  # 1
+    """Mirror and tree hold the same blocks, both as of (epoch, seq)."""
+    AUDIT_OUTCOME_DIFFERENT: _AuditOutcome.ValueType  # 2
+    """They do not, as of the same (epoch, seq)."""
+    AUDIT_OUTCOME_UNDECIDED: _AuditOutcome.ValueType  # 3
+    """The replica gave no snapshot, or the mirror did not come to where the snapshot stands."""
+
+class AuditOutcome(_AuditOutcome, metaclass=_AuditOutcomeEnumTypeWrapper): ...
+
+AUDIT_OUTCOME_UNSPECIFIED: AuditOutcome.ValueType  # 0
+AUDIT_OUTCOME_EQUAL: AuditOutcome.ValueType  # 1
+"""Mirror and tree hold the same blocks, both as of (epoch, seq)."""
+AUDIT_OUTCOME_DIFFERENT: AuditOutcome.ValueType  # 2
+"""They do not, as of the same (epoch, seq)."""
+AUDIT_OUTCOME_UNDECIDED: AuditOutcome.ValueType  # 3
+"""The replica gave no snapshot, or the mirror did not come to where the snapshot stands."""
+Global___AuditOutcome: _TypeAlias = AuditOutcome  # noqa: Y015
+
 @_typing.final
 class PickRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -276,6 +301,7 @@ class ReplicaStatus(_message.Message):
     SNAPSHOTS_FIELD_NUMBER: _builtins.int
     LIVE_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
+    OTHER_TOKENIZER_FIELD_NUMBER: _builtins.int
     mirror: Global___MirrorState.ValueType
     epoch: _builtins.int
     """Where the mirror stands."""
@@ -297,7 +323,12 @@ class ReplicaStatus(_message.Message):
     """Can be picked now."""
     refusal: _builtins.str
     """Why this router does not use it, such as another hash version or cluster secret; of such a replica
-    only the lease is known. Empty: it is used.
+    only the lease is known. Empty: it is used. A replica id that two replicas claim is there twice,
+    once used and once refused.
+    """
+    other_tokenizer: _builtins.bool
+    """Its tokenizer or chat template is not the one that most replicas of its model have: text reaches it
+    untokenised, and its prefixes are matched by the others' tokens.
     """
     @_builtins.property
     def lease(self) -> _delta_pb2.Lease: ...
@@ -323,11 +354,88 @@ class ReplicaStatus(_message.Message):
         snapshots: _builtins.int = ...,
         live: _builtins.bool = ...,
         refusal: _builtins.str = ...,
+        other_tokenizer: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "captured_tokens", b"captured_tokens", "count", b"count", "delivered_tokens", b"delivered_tokens", "digest", b"digest", "epoch", b"epoch", "gaps", b"gaps", "in_flight", b"in_flight", "lease", b"lease", "live", b"live", "load", b"load", "mirror", b"mirror", "prompt_tokens", b"prompt_tokens", "refusal", b"refusal", "requests", b"requests", "seq", b"seq", "snapshots", b"snapshots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "captured_tokens", b"captured_tokens", "count", b"count", "delivered_tokens", b"delivered_tokens", "digest", b"digest", "epoch", b"epoch", "gaps", b"gaps", "in_flight", b"in_flight", "lease", b"lease", "live", b"live", "load", b"load", "mirror", b"mirror", "other_tokenizer", b"other_tokenizer", "prompt_tokens", b"prompt_tokens", "refusal", b"refusal", "requests", b"requests", "seq", b"seq", "snapshots", b"snapshots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
+
+@_typing.final
+class AuditRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: the whole fleet. One that is not in it: NOT_FOUND."""
+
+    def __init__(
+        self,
+        *,
+        replica_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replica_ids", b"replica_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditRequest: _TypeAlias = AuditRequest  # noqa: Y015
+
+@_typing.final
+class AuditResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SEQ_FIELD_NUMBER: _builtins.int
+    TREE_BLOCKS_FIELD_NUMBER: _builtins.int
+    MIRROR_BLOCKS_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    MISSING_HASHES_FIELD_NUMBER: _builtins.int
+    EXTRA_FIELD_NUMBER: _builtins.int
+    EXTRA_HASHES_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    outcome: Global___AuditOutcome.ValueType
+    detail: _builtins.str
+    """Why it is undecided."""
+    epoch: _builtins.int
+    seq: _builtins.int
+    tree_blocks: _builtins.int
+    mirror_blocks: _builtins.int
+    missing: _builtins.int
+    """Blocks of the tree that the mirror lacks, and the first 100 of them by hash."""
+    extra: _builtins.int
+    """Blocks of the mirror that the tree does not hold, likewise."""
+    @_builtins.property
+    def missing_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def extra_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        outcome: Global___AuditOutcome.ValueType = ...,
+        detail: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        seq: _builtins.int = ...,
+        tree_blocks: _builtins.int = ...,
+        mirror_blocks: _builtins.int = ...,
+        missing: _builtins.int = ...,
+        missing_hashes: _abc.Iterable[_builtins.int] | None = ...,
+        extra: _builtins.int = ...,
+        extra_hashes: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "epoch", b"epoch", "extra", b"extra", "extra_hashes", b"extra_hashes", "mirror_blocks", b"mirror_blocks", "missing", b"missing", "missing_hashes", b"missing_hashes", "outcome", b"outcome", "replica_id", b"replica_id", "seq", b"seq", "tree_blocks", b"tree_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditResponse: _TypeAlias = AuditResponse  # noqa: Y015

@@ -50,6 +50,11 @@ class AdminStub:
                 request_serializer=prefixlb_dot_v1_dot_admin__pb2.ListReplicasRequest.SerializeToString,
                 response_deserializer=prefixlb_dot_v1_dot_admin__pb2.ListReplicasResponse.FromString,
                 _registered_method=True)
+        self.Audit = channel.unary_stream(
+                '/prefixlb.v1.Admin/Audit',
+                request_serializer=prefixlb_dot_v1_dot_admin__pb2.AuditRequest.SerializeToString,
+                response_deserializer=prefixlb_dot_v1_dot_admin__pb2.AuditResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -77,6 +82,14 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Audit(self, request, context):
+        """Audit compares mirrors with the replicas' own trees, block by block: one answer a replica. Each costs
+        its replica a snapshot.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +107,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListReplicas,
                     request_deserializer=prefixlb_dot_v1_dot_admin__pb2.ListReplicasRequest.FromString,
                     response_serializer=prefixlb_dot_v1_dot_admin__pb2.ListReplicasResponse.SerializeToString,
+            ),
+            'Audit': grpc.unary_stream_rpc_method_handler(
+                    servicer.Audit,
+                    request_deserializer=prefixlb_dot_v1_dot_admin__pb2.AuditRequest.FromString,
+                    response_serializer=prefixlb_dot_v1_dot_admin__pb2.AuditResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +196,33 @@ class Admin:
             '/prefixlb.v1.Admin/ListReplicas',
             prefixlb_dot_v1_dot_admin__pb2.ListReplicasRequest.SerializeToString,
             prefixlb_dot_v1_dot_admin__pb2.ListReplicasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Audit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/prefixlb.v1.Admin/Audit',
+            prefixlb_dot_v1_dot_admin__pb2.AuditRequest.SerializeToString,
+            prefixlb_dot_v1_dot_admin__pb2.AuditResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,10 @@ class AdminStub:
     """Explain shows every replica's match, load and cost, and the pick."""
     ListReplicas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListReplicasRequest, _admin_pb2.ListReplicasResponse]
     """ListReplicas shows the fleet as this router sees it."""
+    Audit: _grpc.UnaryStreamMultiCallable[_admin_pb2.AuditRequest, _admin_pb2.AuditResponse]
+    """Audit compares mirrors with the replicas' own trees, block by block: one answer a replica. Each costs
+    its replica a snapshot.
+    """
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -51,6 +55,10 @@ class AdminAsyncStub(AdminStub):
     """Explain shows every replica's match, load and cost, and the pick."""
     ListReplicas: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListReplicasRequest, _admin_pb2.ListReplicasResponse]  # type: ignore[assignment]
     """ListReplicas shows the fleet as this router sees it."""
+    Audit: _aio.UnaryStreamMultiCallable[_admin_pb2.AuditRequest, _admin_pb2.AuditResponse]  # type: ignore[assignment]
+    """Audit compares mirrors with the replicas' own trees, block by block: one answer a replica. Each costs
+    its replica a snapshot.
+    """
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """What operators and gateways ask of a router."""
@@ -78,5 +86,15 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListReplicasResponse, _abc.Awaitable[_admin_pb2.ListReplicasResponse]]:
         """ListReplicas shows the fleet as this router sees it."""
+
+    @_abc_1.abstractmethod
+    def Audit(
+        self,
+        request: _admin_pb2.AuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.AuditResponse], _abc.AsyncIterator[_admin_pb2.AuditResponse]]:
+        """Audit compares mirrors with the replicas' own trees, block by block: one answer a replica. Each costs
+        its replica a snapshot.
+        """
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

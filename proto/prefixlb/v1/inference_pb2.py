@@ -24,29 +24,31 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bprefixlb/v1/inference.proto\x12\x0bprefixlb.v1\"\x8b\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\'\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x17.prefixlb.v1.ChatPromptH\x00\x12*\n\x06tokens\x18\x05 \x01(\x0b\x32\x18.prefixlb.v1.TokenPromptH\x00\x12-\n\x08sampling\x18\x06 \x01(\x0b\x32\x1b.prefixlb.v1.SamplingParams\x12\x11\n\textra_key\x18\x07 \x01(\t\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12\x10\n\x08priority\x18\t \x01(\x11\x42\x08\n\x06prompt\"\x1a\n\x0bTokenPrompt\x12\x0b\n\x03ids\x18\x01 \x03(\x07\"8\n\nChatPrompt\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.prefixlb.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xd0\x01\n\x0eSamplingParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0btemperature\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\x12\n\x05top_p\x18\x04 \x01(\x02H\x01\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x02\x88\x01\x01\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x42\r\n\x0b_max_tokensB\x08\n\x06_top_pB\x07\n\x05_seed\"\x88\x01\n\x10GenerateResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x07\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x30\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x19.prefixlb.v1.FinishReason\x12!\n\x05usage\x18\x04 \x01(\x0b\x32\x12.prefixlb.v1.Usage\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\r*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32V\n\tInference\x12I\n\x08Generate\x12\x1c.prefixlb.v1.GenerateRequest\x1a\x1d.prefixlb.v1.GenerateResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bprefixlb/v1/inference.proto\x12\x0bprefixlb.v1\"\xb2\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\'\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x17.prefixlb.v1.ChatPromptH\x00\x12*\n\x06tokens\x18\x05 \x01(\x0b\x32\x18.prefixlb.v1.TokenPromptH\x00\x12-\n\x08sampling\x18\x06 \x01(\x0b\x32\x1b.prefixlb.v1.SamplingParams\x12\x11\n\textra_key\x18\x07 \x01(\t\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12\x10\n\x08priority\x18\t \x01(\x11\x12%\n\x05media\x18\n \x03(\x0b\x32\x16.prefixlb.v1.MediaItemB\x08\n\x06prompt\"=\n\tMediaItem\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\x12\x14\n\x0c\x63ontent_hash\x18\x03 \x01(\x0c\"\x1a\n\x0bTokenPrompt\x12\x0b\n\x03ids\x18\x01 \x03(\x07\"8\n\nChatPrompt\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.prefixlb.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xd0\x01\n\x0eSamplingParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0btemperature\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\x12\n\x05top_p\x18\x04 \x01(\x02H\x01\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x02\x88\x01\x01\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x42\r\n\x0b_max_tokensB\x08\n\x06_top_pB\x07\n\x05_seed\"\x88\x01\n\x10GenerateResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x07\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x30\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x19.prefixlb.v1.FinishReason\x12!\n\x05usage\x18\x04 \x01(\x0b\x32\x12.prefixlb.v1.Usage\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\r*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32V\n\tInference\x12I\n\x08Generate\x12\x1c.prefixlb.v1.GenerateRequest\x1a\x1d.prefixlb.v1.GenerateResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'prefixlb.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=878
-  _globals['_FINISHREASON']._serialized_end=973
+  _globals['_FINISHREASON']._serialized_start=980
+  _globals['_FINISHREASON']._serialized_end=1075
   _globals['_GENERATEREQUEST']._serialized_start=45
-  _globals['_GENERATEREQUEST']._serialized_end=312
-  _globals['_TOKENPROMPT']._serialized_start=314
-  _globals['_TOKENPROMPT']._serialized_end=340
-  _globals['_CHATPROMPT']._serialized_start=342
-  _globals['_CHATPROMPT']._serialized_end=398
-  _globals['_CHATMESSAGE']._serialized_start=400
-  _globals['_CHATMESSAGE']._serialized_end=444
-  _globals['_SAMPLINGPARAMS']._serialized_start=447
-  _globals['_SAMPLINGPARAMS']._serialized_end=655
-  _globals['_GENERATERESPONSE']._serialized_start=658
-  _globals['_GENERATERESPONSE']._serialized_end=794
-  _globals['_USAGE']._serialized_start=796
-  _globals['_USAGE']._serialized_end=876
-  _globals['_INFERENCE']._serialized_start=975
-  _globals['_INFERENCE']._serialized_end=1061
+  _globals['_GENERATEREQUEST']._serialized_end=351
+  _globals['_MEDIAITEM']._serialized_start=353
+  _globals['_MEDIAITEM']._serialized_end=414
+  _globals['_TOKENPROMPT']._serialized_start=416
+  _globals['_TOKENPROMPT']._serialized_end=442
+  _globals['_CHATPROMPT']._serialized_start=444
+  _globals['_CHATPROMPT']._serialized_end=500
+  _globals['_CHATMESSAGE']._serialized_start=502
+  _globals['_CHATMESSAGE']._serialized_end=546
+  _globals['_SAMPLINGPARAMS']._serialized_start=549
+  _globals['_SAMPLINGPARAMS']._serialized_end=757
+  _globals['_GENERATERESPONSE']._serialized_start=760
+  _globals['_GENERATERESPONSE']._serialized_end=896
+  _globals['_USAGE']._serialized_start=898
+  _globals['_USAGE']._serialized_end=978
+  _globals['_INFERENCE']._serialized_start=1077
+  _globals['_INFERENCE']._serialized_end=1163
 # @@protoc_insertion_point(module_scope)

@@ -55,21 +55,28 @@ class GenerateRequest(_message.Message):
     EXTRA_KEY_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    MEDIA_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Echoed in logs, its first 128 characters. Empty: the server makes one."""
     model: _builtins.str
     """Model id. Empty: the only model served; NOT_FOUND if there are several."""
     text: _builtins.str
-    """Tokenised as it is, without a template."""
+    """Tokenised as it is, without a template. Special tokens in it are control tokens: it is the whole prompt, as
+    a program that renders templates itself writes it. Words of strangers belong into a chat.
+    """
     extra_key: _builtins.str
     """What makes equal tokens mean different keys and values, such as a LoRA name. Part of the namespace."""
     cache_salt: _builtins.str
     """Tenant secret. Requests with different salts never share a prefix. Part of the namespace."""
     priority: _builtins.int
-    """Higher goes first where requests wait; 0 is usual."""
+    """Higher goes first where requests wait; 0 is usual. Under the eviction policy "priority" what it
+    stores also stays longer.
+    """
     @_builtins.property
     def chat(self) -> Global___ChatPrompt:
-        """Rendered with the model's chat template, then tokenised."""
+        """Rendered with the model's chat template, then tokenised. Only the template writes control tokens: special
+        tokens in a role or content are plain text.
+        """
 
     @_builtins.property
     def tokens(self) -> Global___TokenPrompt:
@@ -77,6 +84,10 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def sampling(self) -> Global___SamplingParams: ...
+    @_builtins.property
+    def media(self) -> _containers.RepeatedCompositeFieldContainer[Global___MediaItem]:
+        """Images and the like in a prompt of `tokens`, in their order, not overlapping. At most 1024."""
+
     def __init__(
         self,
         *,
@@ -89,10 +100,11 @@ class GenerateRequest(_message.Message):
         extra_key: _builtins.str = ...,
         cache_salt: _builtins.str = ...,
         priority: _builtins.int = ...,
+        media: _abc.Iterable[Global___MediaItem] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "prompt", b"prompt", "sampling", b"sampling", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "chat", b"chat", "extra_key", b"extra_key", "model", b"model", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "chat", b"chat", "extra_key", b"extra_key", "media", b"media", "model", b"model", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "chat", "tokens"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
@@ -101,13 +113,45 @@ class GenerateRequest(_message.Message):
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
 @_typing.final
+class MediaItem(_message.Message):
+    """The tokens [start, end) of a prompt stand for one item. Their ids, a model's placeholders, are what
+    is computed; for caching they count as ids drawn from the item's content: the same item is found
+    again, another one parts at its first token. A drawn id has 31 bits of the hash, so an item of few
+    tokens can be mistaken for another: give it four or more.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    CONTENT_HASH_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    end: _builtins.int
+    content_hash: _builtins.bytes
+    """Of the content and all else that shapes it, such as its size in tokens; 16 to 64 bytes."""
+    def __init__(
+        self,
+        *,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+        content_hash: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_hash", b"content_hash", "end", b"end", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MediaItem: _TypeAlias = MediaItem  # noqa: Y015
+
+@_typing.final
 class TokenPrompt(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """One prompt, at least one id, each below the model's vocabulary size."""
+        """One prompt, 1 to 1,048,576 ids, each below the model's vocabulary size."""
 
     def __init__(
         self,

@@ -61,9 +61,16 @@ class InferenceServicer:
     def Generate(self, request, context):
         """Generate streams the completion of one prompt. The last message carries `finish_reason` and `usage`.
 
-        Errors: INVALID_ARGUMENT (bad prompt, id outside the vocabulary, bad sampling value, prompt longer
+        Bounds, on router and replica alike: 1,048,576 token ids or characters of text a prompt, 16,384 messages a
+        chat, 1,024 characters of model, extra_key and cache_salt each, 16 MiB a message, and 8 KiB of metadata (each
+        entry counts 32 bytes besides its key and value). Beyond them: INVALID_ARGUMENT, or RESOURCE_EXHAUSTED where
+        gRPC itself refuses a message or twice as much metadata; neither is worth a retry. The message must come
+        within 20 s of the call's begin (DEADLINE_EXCEEDED).
+
+        Errors: INVALID_ARGUMENT (no readable message, bad prompt, media or sampling value, id outside the vocabulary, prompt longer
         than the model's context or the replica's pool), NOT_FOUND (unknown model), RESOURCE_EXHAUSTED
-        (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it).
+        (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it), ABORTED (the
+        client did not read its answer for the router's --write-stall-s).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -43,9 +43,16 @@ class InferenceStub:
     Generate: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
     """Generate streams the completion of one prompt. The last message carries `finish_reason` and `usage`.
 
-    Errors: INVALID_ARGUMENT (bad prompt, id outside the vocabulary, bad sampling value, prompt longer
+    Bounds, on router and replica alike: 1,048,576 token ids or characters of text a prompt, 16,384 messages a
+    chat, 1,024 characters of model, extra_key and cache_salt each, 16 MiB a message, and 8 KiB of metadata (each
+    entry counts 32 bytes besides its key and value). Beyond them: INVALID_ARGUMENT, or RESOURCE_EXHAUSTED where
+    gRPC itself refuses a message or twice as much metadata; neither is worth a retry. The message must come
+    within 20 s of the call's begin (DEADLINE_EXCEEDED).
+
+    Errors: INVALID_ARGUMENT (no readable message, bad prompt, media or sampling value, id outside the vocabulary, prompt longer
     than the model's context or the replica's pool), NOT_FOUND (unknown model), RESOURCE_EXHAUSTED
-    (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it).
+    (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it), ABORTED (the
+    client did not read its answer for the router's --write-stall-s).
     """
 
 @_typing.type_check_only
@@ -63,9 +70,16 @@ class InferenceAsyncStub(InferenceStub):
     Generate: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
     """Generate streams the completion of one prompt. The last message carries `finish_reason` and `usage`.
 
-    Errors: INVALID_ARGUMENT (bad prompt, id outside the vocabulary, bad sampling value, prompt longer
+    Bounds, on router and replica alike: 1,048,576 token ids or characters of text a prompt, 16,384 messages a
+    chat, 1,024 characters of model, extra_key and cache_salt each, 16 MiB a message, and 8 KiB of metadata (each
+    entry counts 32 bytes besides its key and value). Beyond them: INVALID_ARGUMENT, or RESOURCE_EXHAUSTED where
+    gRPC itself refuses a message or twice as much metadata; neither is worth a retry. The message must come
+    within 20 s of the call's begin (DEADLINE_EXCEEDED).
+
+    Errors: INVALID_ARGUMENT (no readable message, bad prompt, media or sampling value, id outside the vocabulary, prompt longer
     than the model's context or the replica's pool), NOT_FOUND (unknown model), RESOURCE_EXHAUSTED
-    (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it).
+    (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it), ABORTED (the
+    client did not read its answer for the router's --write-stall-s).
     """
 
 class InferenceServicer(metaclass=_abc_1.ABCMeta):
@@ -86,9 +100,16 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.GenerateResponse], _abc.AsyncIterator[_inference_pb2.GenerateResponse]]:
         """Generate streams the completion of one prompt. The last message carries `finish_reason` and `usage`.
 
-        Errors: INVALID_ARGUMENT (bad prompt, id outside the vocabulary, bad sampling value, prompt longer
+        Bounds, on router and replica alike: 1,048,576 token ids or characters of text a prompt, 16,384 messages a
+        chat, 1,024 characters of model, extra_key and cache_salt each, 16 MiB a message, and 8 KiB of metadata (each
+        entry counts 32 bytes besides its key and value). Beyond them: INVALID_ARGUMENT, or RESOURCE_EXHAUSTED where
+        gRPC itself refuses a message or twice as much metadata; neither is worth a retry. The message must come
+        within 20 s of the call's begin (DEADLINE_EXCEEDED).
+
+        Errors: INVALID_ARGUMENT (no readable message, bad prompt, media or sampling value, id outside the vocabulary, prompt longer
         than the model's context or the replica's pool), NOT_FOUND (unknown model), RESOURCE_EXHAUSTED
-        (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it).
+        (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it), ABORTED (the
+        client did not read its answer for the router's --write-stall-s).
         """
 
 def add_InferenceServicer_to_server(servicer: InferenceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -37,7 +37,7 @@ mod check;
 mod chunk;
 mod holders;
 mod locator;
-mod mirror;
+mod position;
 mod replica_set;
 mod run;
 mod shape;
@@ -49,7 +49,7 @@ mod walk;
 
 use crate::chain::mix;
 
-pub use mirror::{MirrorState, Outcome};
+pub use position::{Outcome, Position};
 pub use replica_set::{ReplicaId, ReplicaSet};
 pub use walk::Matches;
 pub(crate) use walk::{bisect, common};

@@ -65,9 +65,8 @@ fn check(replica: &Replica, batch: &mut DeltaBatch) -> Result<Option<LoadReport>
             found: batch.block_size,
         });
     }
-    let at = (batch.epoch, batch.seq);
     let load = batch.load.take();
-    load.map(|load| LoadReport::read(at, load))
+    load.map(LoadReport::read)
         .transpose()
         .map_err(|why| malformed(&replica.name, why))
 }
@@ -78,27 +77,29 @@ fn take_load(
     report: Option<LoadReport>,
     in_flight: &mut InFlight,
 ) {
-    if let Some(report) = report
-        && report.is_newer_than(&replica.report)
-    {
+    if let Some(report) = report {
         replica.report = report;
         in_flight.load_reported(id);
     }
 }
 
 impl Core {
-    /// Applies a batch if it continues the mirror, and takes its load unless an equal or newer one is known.
+    /// Applies a batch if it continues the mirror.
+    ///
+    /// Loads are taken in the order in which they come, so that none can stick by claiming to be far ahead. A
+    /// mirror that waits for a snapshot takes all but those seen before; another one none of another life.
     pub fn apply(&mut self, name: &str, mut batch: DeltaBatch) -> Result<Applied, RouterError> {
         let (id, replica) = self.fleet.find_mut(name)?;
         let report = check(replica, &mut batch)?;
         if batch.seq == 0 {
             return Err(malformed(name, "seq 0".to_owned()));
         }
-        let outcome = replica.mirror.judge(batch.epoch, batch.seq);
+        let outcome = replica.position.judge(batch.epoch, batch.seq);
+        let waits = replica.position.epoch == 0;
         if outcome == Outcome::Applied {
-            replica.mirror.seq = batch.seq;
+            replica.position.seq = batch.seq;
         }
-        if outcome != Outcome::Stale {
+        if outcome != Outcome::Stale && (outcome != Outcome::Epoch || waits) {
             take_load(id, replica, report, &mut self.in_flight);
         }
         let mut applied = Applied {
@@ -124,16 +125,16 @@ impl Core {
     ) -> Result<Applied, RouterError> {
         let (id, replica) = self.fleet.find_mut(name)?;
         let report = check(replica, &mut batch)?;
-        let mirror = &mut replica.mirror;
-        if mirror.epoch != 0 {
+        let position = &mut replica.position;
+        if position.epoch != 0 {
             return Err(RouterError::NotCleared {
                 replica: name.to_owned(),
-                epoch: mirror.epoch,
-                seq: mirror.seq,
+                epoch: position.epoch,
+                seq: position.seq,
             });
         }
         let found = (batch.epoch, batch.seq);
-        let expected = *mirror.snapshot.get_or_insert(found);
+        let expected = *position.snapshot.get_or_insert(found);
         if expected != found {
             return Err(RouterError::SnapshotChanged {
                 replica: name.to_owned(),
@@ -142,10 +143,12 @@ impl Core {
             });
         }
         if last {
-            mirror.snapshot = None;
-            (mirror.epoch, mirror.seq) = found;
+            position.snapshot = None;
+            (position.epoch, position.seq) = found;
+            // Even if it says nothing of load: what a batch before it claimed is over.
+            let report = report.unwrap_or_default();
+            take_load(id, replica, Some(report), &mut self.in_flight);
         }
-        take_load(id, replica, report, &mut self.in_flight);
         let mut applied = Applied {
             outcome: Outcome::Applied,
             epoch: batch.epoch,

@@ -8,7 +8,7 @@ use super::policy::Policy;
 use super::random::Random;
 use crate::delta::Load;
 use crate::error::RouterError;
-use crate::index::{Index, Matches, ReplicaId};
+use crate::index::{Index, Matches, Position, ReplicaId};
 
 /// Why a replica was picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +61,9 @@ pub struct Explained {
     pub candidate: Candidate,
 }
 
-/// What the router knows of one replica.
+/// The figures of one replica's mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mirror {
+pub struct MirrorStats {
     /// 0: nothing is known.
     pub epoch: u64,
     /// The last batch it holds.
@@ -145,17 +145,17 @@ impl Core {
 
     pub fn clear(&mut self, name: &str) -> Result<(), RouterError> {
         let (id, replica) = self.fleet.find_mut(name)?;
-        replica.mirror = crate::index::MirrorState::default();
+        replica.position = Position::default();
         self.index.clear(id);
         Ok(())
     }
 
-    pub fn mirror(&self, name: &str) -> Result<Mirror, RouterError> {
+    pub fn mirror(&self, name: &str) -> Result<MirrorStats, RouterError> {
         let (id, replica) = self.find(name)?;
         let tally = self.index.tally(id);
-        Ok(Mirror {
-            epoch: replica.mirror.epoch,
-            seq: replica.mirror.seq,
+        Ok(MirrorStats {
+            epoch: replica.position.epoch,
+            seq: replica.position.seq,
             count: tally.count,
             digest: tally.digest,
             size_bytes: self.index.mirror_size_bytes(id),
@@ -184,25 +184,29 @@ impl Core {
         self.index.check().map_err(RouterError::Broken)
     }
 
-    /// The replica for a prompt, None if no replica can be picked. A dry pick leaves everything as it is.
-    pub fn pick(
-        &mut self,
-        prompt: &Hashed<'_>,
-        exclude: &[String],
-        now_s: f64,
-        dry: bool,
-    ) -> Option<Pick> {
-        self.in_flight.expire(now_s);
-        let mut candidates = std::mem::take(&mut self.candidates);
-        candidates.clear();
-        self.each_candidate(prompt, |replica, candidate| {
-            if replica.takes_prompts() && !exclude.contains(&replica.name) {
-                candidates.push(candidate);
-            }
-        });
-        let pick = self.choose(prompt, &candidates, now_s, dry);
-        self.candidates = candidates;
-        pick
+    /// The replica for a prompt, which is in flight there from now on; None if none can be picked.
+    pub fn pick(&mut self, prompt: &Hashed<'_>, exclude: &[String], now_s: f64) -> Option<Pick> {
+        let choice = self.choose(prompt, exclude, now_s)?;
+        let Candidate { id, expected, .. } = choice.candidate;
+        self.random = choice.random;
+        self.policy.picked(id);
+        let sent = Sent {
+            chain: prompt.chain,
+            stored: self.matches.of(id),
+            block_tokens: u64::from(prompt.block_size),
+            prompt_tokens: prompt.tokens,
+            uncached_tokens: prompt.tokens.saturating_sub(expected).max(1),
+        };
+        let ticket = self.in_flight.send(id, &sent, now_s);
+        Some(Pick {
+            ticket,
+            ..choice.pick
+        })
+    }
+
+    /// What `pick` would say; leaves everything as it is.
+    pub fn peek(&mut self, prompt: &Hashed<'_>, now_s: f64) -> Option<Pick> {
+        Some(self.choose(prompt, &[], now_s)?.pick)
     }
 
     /// Every replica of the model with its figures, by name.
@@ -259,46 +263,54 @@ impl Core {
         }
     }
 
-    fn choose(
-        &mut self,
-        prompt: &Hashed<'_>,
-        candidates: &[Candidate],
-        now_s: f64,
-        dry: bool,
-    ) -> Option<Pick> {
+    fn choose(&mut self, prompt: &Hashed<'_>, exclude: &[String], now_s: f64) -> Option<Choice> {
+        self.in_flight.expire(now_s);
+        let mut candidates = std::mem::take(&mut self.candidates);
+        candidates.clear();
+        self.each_candidate(prompt, |replica, candidate| {
+            if replica.takes_prompts() && !exclude.contains(&replica.name) {
+                candidates.push(candidate);
+            }
+        });
+        let choice = self.choose_among(&candidates);
+        self.candidates = candidates;
+        choice
+    }
+
+    fn choose_among(&self, candidates: &[Candidate]) -> Option<Choice> {
         let mut random = self.random.clone();
-        let picked = candidates[self.policy.choose(candidates, &mut random)?];
+        let candidate = candidates[self.policy.choose(candidates, &mut random)?];
         let longest = candidates.iter().map(|c| c.expected).max().unwrap_or(0);
         let reason = if !self.policy.sees_prefixes() {
             Reason::Policy
         } else if longest == 0 {
             Reason::Cold
-        } else if picked.expected == longest {
+        } else if candidate.expected == longest {
             Reason::Prefix
         } else {
             Reason::Load
         };
-        let mut ticket = 0;
-        if !dry {
-            self.random = random;
-            self.policy.picked(picked.id);
-            let sent = Sent {
-                chain: prompt.chain,
-                stored: self.matches.of(picked.id),
-                block_tokens: u64::from(prompt.block_size),
-                prompt_tokens: prompt.tokens,
-                uncached_tokens: prompt.tokens.saturating_sub(picked.expected).max(1),
-            };
-            ticket = self.in_flight.send(picked.id, &sent, now_s);
-        }
-        Some(Pick {
-            replica: self.fleet.get(picked.id)?.name.clone(),
-            matched: picked.matched,
+        let pick = Pick {
+            replica: self.fleet.get(candidate.id)?.name.clone(),
+            matched: candidate.matched,
             available: candidates.iter().map(|c| c.matched).max().unwrap_or(0),
             reason,
-            ticket,
+            ticket: 0,
+        };
+        Some(Choice {
+            candidate,
+            random,
+            pick,
         })
     }
+}
+
+/// A pick before it is made.
+struct Choice {
+    candidate: Candidate,
+    /// The generator after it.
+    random: Random,
+    pick: Pick,
 }
 
 #[expect(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::load::LoadReport;
 use crate::error::RouterError;
-use crate::index::{MirrorState, ReplicaId, ReplicaSet};
+use crate::index::{Position, ReplicaId, ReplicaSet};
 
 /// What is known of one replica, apart from its blocks and its prompts in flight.
 #[derive(Debug)]
@@ -13,7 +13,8 @@ pub(crate) struct Replica {
     pub model: String,
     pub block_size: u32,
     pub eligible: bool,
-    pub mirror: MirrorState,
+    /// Of its mirror.
+    pub position: Position,
     pub report: LoadReport,
 }
 
@@ -72,7 +73,7 @@ impl Fleet {
             model: model.to_owned(),
             block_size,
             eligible: false,
-            mirror: MirrorState::default(),
+            position: Position::default(),
             report: LoadReport::default(),
         });
         let model = self.models.entry(model.to_owned()).or_insert(Model {

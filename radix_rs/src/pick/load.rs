@@ -17,11 +17,9 @@ pub(crate) struct Class {
     pub tokens: u64,
 }
 
-/// The load of a replica's newest batch.
+/// The load of the batch that came last, of those that are taken: see `Core::apply`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadReport {
-    /// Epoch and seq of that batch.
-    pub at: (u64, u64),
     /// As it came.
     pub load: Load,
     /// Its classes by number.
@@ -30,7 +28,7 @@ pub(crate) struct LoadReport {
 
 impl LoadReport {
     /// Reads a load; the error says what is wrong with it.
-    pub fn read(at: (u64, u64), load: Load) -> Result<Self, String> {
+    pub fn read(load: Load) -> Result<Self, String> {
         let mut classes = [Class::default(); CLASSES];
         for class in &load.classes {
             let slot = classes.get_mut(class.log2 as usize).ok_or_else(|| {
@@ -48,12 +46,7 @@ impl LoadReport {
                 tokens: load.pending_tokens,
             };
         }
-        Ok(Self { at, load, classes })
-    }
-
-    /// A batch of the same epoch that was made earlier says nothing new.
-    pub fn is_newer_than(&self, other: &Self) -> bool {
-        self.at.0 != other.at.0 || self.at.1 > other.at.1
+        Ok(Self { load, classes })
     }
 
     /// Whether the least remaining prefill goes first. An engine that does not say is taken to serve

@@ -18,7 +18,7 @@ mod router;
 #[cfg(test)]
 mod tests;
 
-pub use self::core::{Explained, Mirror, Pick, Reason};
+pub use self::core::{Explained, MirrorStats, Pick, Reason};
 pub use batch::Applied;
 pub use candidate::Candidate;
 pub use cost::{Terms, Weights};

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::batch::{Applied, decode};
-use super::core::{Core, Explained, Hashed, Mirror, Pick};
+use super::core::{Core, Explained, Hashed, MirrorStats, Pick};
 use super::cost::Weights;
 use super::policy::{Policy, PolicyKind};
 use crate::chain::{HashKey, extend_chain, namespace_seed};
@@ -120,7 +120,7 @@ impl Router {
     ///
     /// # Errors
     /// Unknown replica.
-    pub fn mirror(&self, name: &str) -> Result<Mirror, RouterError> {
+    pub fn mirror(&self, name: &str) -> Result<MirrorStats, RouterError> {
         self.core().mirror(name)
     }
 
@@ -148,17 +148,18 @@ impl Router {
         self.core().in_flight_requests(name)
     }
 
-    /// The replica for a prompt, None if none can be picked.
-    pub fn pick(
-        &self,
-        prompt: Prompt<'_>,
-        exclude: &[String],
-        now_s: f64,
-        dry: bool,
-    ) -> Option<Pick> {
+    /// The replica for a prompt, which is in flight there from now on; None if none can be picked.
+    pub fn pick(&self, prompt: Prompt<'_>, exclude: &[String], now_s: f64) -> Option<Pick> {
         let (chain, block_size) = self.hash(prompt)?;
         let hashed = hashed(prompt, &chain, block_size);
-        self.core().pick(&hashed, exclude, now_s, dry)
+        self.core().pick(&hashed, exclude, now_s)
+    }
+
+    /// What `pick` would say, with ticket 0; leaves everything as it is.
+    pub fn peek(&self, prompt: Prompt<'_>, now_s: f64) -> Option<Pick> {
+        let (chain, block_size) = self.hash(prompt)?;
+        let hashed = hashed(prompt, &chain, block_size);
+        self.core().peek(&hashed, now_s)
     }
 
     /// Every replica of the model with its figures, by name.

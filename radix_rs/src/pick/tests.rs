@@ -121,7 +121,50 @@ fn tokens(start: u32, len: u32) -> Vec<u32> {
 }
 
 fn pick(router: &Router, tokens: &[u32], now_s: f64) -> Pick {
-    router.pick(prompt(tokens), &[], now_s, false).unwrap()
+    router.pick(prompt(tokens), &[], now_s).unwrap()
+}
+
+/// r0's last load, in one number.
+fn waits(router: &Router) -> u32 {
+    router.load("r0").unwrap().waiting
+}
+
+#[test]
+fn the_load_of_a_batch_from_far_ahead_goes_with_the_next_one() {
+    let router = fleet(PolicyKind::Cost, 1);
+    let draining = Load {
+        draining: true,
+        ..idle()
+    };
+    let forged = batch(u64::MAX, vec![], &[], draining);
+    assert_eq!(apply(&router, "r0", &forged), Outcome::Gap);
+    assert_eq!(
+        apply(&router, "r0", &batch(1, vec![], &[], waiting(&[9]))),
+        Outcome::Applied
+    );
+    assert_eq!(waits(&router), 1);
+    assert!(!router.load("r0").unwrap().draining);
+
+    assert_eq!(apply(&router, "r0", &forged), Outcome::Gap);
+    router.clear("r0").unwrap();
+    let snapshot = batch(1, vec![], &[], waiting(&[9, 9]));
+    router
+        .apply_snapshot("r0", &snapshot.encode_to_vec(), true)
+        .unwrap();
+    assert_eq!(waits(&router), 2);
+    assert!(!router.load("r0").unwrap().draining);
+}
+
+#[test]
+fn another_lifes_load_counts_only_while_nothing_better_is_known() {
+    let router = fleet(PolicyKind::Cost, 1);
+    let mut other = batch(1, vec![], &[], waiting(&[9]));
+    other.epoch = 2;
+    assert_eq!(apply(&router, "r0", &other), Outcome::Epoch);
+    assert_eq!(waits(&router), 0);
+    router.clear("r0").unwrap();
+    assert_eq!(apply(&router, "r0", &other), Outcome::Epoch);
+    assert_eq!(waits(&router), 1);
 }
 
 #[test]
@@ -354,7 +397,7 @@ fn a_removed_replica_leaves_nothing_behind() {
         (0, 0, 0, 0)
     );
     assert_eq!(router.in_flight("r0").unwrap(), 0);
-    assert!(router.pick(prompt(&text), &[], 0.0, false).is_none());
+    assert!(router.pick(prompt(&text), &[], 0.0).is_none());
     assert_eq!(router.explain(prompt(&text), 0.0)[0].candidate.expected, 0);
 }
 
@@ -503,7 +546,7 @@ fn a_model_has_one_block_size() {
 }
 
 #[test]
-fn a_dry_pick_changes_nothing_and_says_what_the_next_one_will() {
+fn a_peek_changes_nothing_and_says_what_the_next_pick_will() {
     for policy in [
         PolicyKind::Cost,
         PolicyKind::RoundRobin,
@@ -513,9 +556,9 @@ fn a_dry_pick_changes_nothing_and_says_what_the_next_one_will() {
         let router = fleet(policy, 5);
         for i in 0..20 {
             let text = tokens(i * 100, 30);
-            let dry = router.pick(prompt(&text), &[], 0.0, true).unwrap();
-            assert_eq!(dry.ticket, 0);
-            assert_eq!(pick(&router, &text, 0.0).replica, dry.replica);
+            let peek = router.peek(prompt(&text), 0.0).unwrap();
+            assert_eq!(peek.ticket, 0);
+            assert_eq!(pick(&router, &text, 0.0).replica, peek.replica);
         }
     }
 }
@@ -582,7 +625,7 @@ proptest! {
                     let may: Vec<_> = (0..4)
                         .filter(|&i| eligible[i] && !draining[i] && names[i] != exclude[0])
                         .collect();
-                    let picked = router.pick(prompt(&text), &exclude, 0.0, false);
+                    let picked = router.pick(prompt(&text), &exclude, 0.0);
                     match picked {
                         None => prop_assert!(may.is_empty()),
                         Some(picked) => {

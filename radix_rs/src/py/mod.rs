@@ -1,6 +1,9 @@
 //! The only code that names pyo3: takes arguments, calls the core, maps the error.
 
+mod answers;
+mod arguments;
 mod buffer;
+mod chain;
 mod router;
 mod tree;
 
@@ -8,7 +11,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("HASH_VERSION", crate::chain::HASH_VERSION)?;
+    chain::register(module)?;
     tree::register(module)?;
     router::register(module)
 }

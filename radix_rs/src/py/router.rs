@@ -89,8 +89,20 @@ struct Pick {
     ticket: u64,
 }
 
+impl From<pick::Pick> for Pick {
+    fn from(pick: pick::Pick) -> Self {
+        Self {
+            replica: pick.replica,
+            matched: pick.matched,
+            available: pick.available,
+            reason: pick.reason.name(),
+            ticket: pick.ticket,
+        }
+    }
+}
+
 #[pyclass(frozen, get_all, module = "radix_rs")]
-struct Mirror {
+struct MirrorStats {
     epoch: u64,
     seq: u64,
     count: u64,
@@ -163,9 +175,9 @@ impl Router {
         Ok(sized(py, batch, apply)?.into())
     }
 
-    fn mirror(&self, replica: &str) -> PyResult<Mirror> {
+    fn mirror(&self, replica: &str) -> PyResult<MirrorStats> {
         let mirror = self.0.mirror(replica)?;
-        Ok(Mirror {
+        Ok(MirrorStats {
             epoch: mirror.epoch,
             seq: mirror.seq,
             count: mirror.count,
@@ -196,7 +208,7 @@ impl Router {
         clippy::needless_pass_by_value,
         reason = "arguments as Python passes them"
     )]
-    #[pyo3(signature = (tokens, *, model, extra_key="", cache_salt="", exclude=Vec::new(), now_s, dry=false))]
+    #[pyo3(signature = (tokens, *, model, extra_key="", cache_salt="", exclude=Vec::new(), now_s))]
     fn pick(
         &self,
         py: Python<'_>,
@@ -206,7 +218,6 @@ impl Router {
         cache_salt: &str,
         exclude: Vec<String>,
         now_s: f64,
-        dry: bool,
     ) -> PyResult<Option<Pick>> {
         let pick = token_buffer(tokens)?.read(py, |tokens| {
             let prompt = Prompt {
@@ -215,15 +226,31 @@ impl Router {
                 extra_key,
                 cache_salt,
             };
-            self.0.pick(prompt, &exclude, now_s, dry)
+            self.0.pick(prompt, &exclude, now_s)
         });
-        Ok(pick.map(|pick| Pick {
-            replica: pick.replica,
-            matched: pick.matched,
-            available: pick.available,
-            reason: pick.reason.name(),
-            ticket: pick.ticket,
-        }))
+        Ok(pick.map(Pick::from))
+    }
+
+    #[pyo3(signature = (tokens, *, model, extra_key="", cache_salt="", now_s))]
+    fn peek(
+        &self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyAny>,
+        model: &str,
+        extra_key: &str,
+        cache_salt: &str,
+        now_s: f64,
+    ) -> PyResult<Option<Pick>> {
+        let pick = token_buffer(tokens)?.read(py, |tokens| {
+            let prompt = Prompt {
+                tokens,
+                model,
+                extra_key,
+                cache_salt,
+            };
+            self.0.peek(prompt, now_s)
+        });
+        Ok(pick.map(Pick::from))
     }
 
     #[pyo3(signature = (tokens, *, model, extra_key="", cache_salt="", now_s))]
@@ -294,5 +321,5 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Load>()?;
     module.add_class::<Candidate>()?;
     module.add_class::<Pick>()?;
-    module.add_class::<Mirror>()
+    module.add_class::<MirrorStats>()
 }

@@ -1,116 +1,15 @@
 //! The Python face of the tree.
 
-use pyo3::create_exception;
-use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use super::answers::{
+    Admission, Checkpoint, Deltas, Insert, Match, TreeError, TreeStats, slot_bytes,
+};
+use super::arguments::{Natural, Priority, claim, parse_key, parse_policy, room_for};
 use super::buffer::Items;
-use crate::chain::{self, HashKey};
 use crate::delta::encode_events;
-use crate::error;
-use crate::tree::{self, Claim, EvictPolicy, Namespace};
-
-create_exception!(radix_rs, TreeError, PyException);
-
-impl From<error::TreeError> for PyErr {
-    fn from(error: error::TreeError) -> Self {
-        TreeError::new_err(error.to_string())
-    }
-}
-
-/// A length, handle or receipt.
-#[derive(Clone, Copy)]
-struct Natural(u64);
-
-impl FromPyObject<'_, '_> for Natural {
-    type Error = PyErr;
-
-    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        object
-            .extract()
-            .map(Self)
-            .map_err(|_| TreeError::new_err(format!("expected an int in 0..2^64, got {}", *object)))
-    }
-}
-
-impl Natural {
-    /// As a length; more than memory can hold is as good as the most.
-    fn length(self) -> usize {
-        usize::try_from(self.0).unwrap_or(usize::MAX)
-    }
-}
-
-/// How much a request matters.
-#[derive(Clone, Copy)]
-struct Priority(i64);
-
-impl FromPyObject<'_, '_> for Priority {
-    type Error = PyErr;
-
-    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        object.extract().map(Self).map_err(|_| {
-            TreeError::new_err(format!(
-                "priority: expected an int in -2^63..2^63, got {}",
-                *object
-            ))
-        })
-    }
-}
-
-/// What the tree has of a key.
-#[pyclass(frozen, get_all, module = "radix_rs")]
-struct Match {
-    length: usize,
-    node: u64,
-}
-
-/// What an insert found and left.
-#[pyclass(frozen, get_all, module = "radix_rs")]
-struct Insert {
-    prefix_length: usize,
-    node: u64,
-    duplicates: Vec<(usize, usize)>,
-}
-
-/// What an admitted request starts from.
-#[pyclass(frozen, get_all, module = "radix_rs")]
-struct Admission {
-    length: usize,
-    node: u64,
-    receipt: u64,
-}
-
-/// What a request has in the tree after a checkpoint.
-#[pyclass(frozen, get_all, module = "radix_rs")]
-struct Checkpoint {
-    length: usize,
-    prefix_length: usize,
-    node: u64,
-    receipt: u64,
-    freed: Py<PyBytes>,
-}
-
-/// What changed since the previous drain.
-#[pyclass(frozen, get_all, module = "radix_rs")]
-struct Deltas {
-    events: Py<PyBytes>,
-    stored: u64,
-    removed: u64,
-    count: u64,
-    digest: u64,
-}
-
-/// Sizes of a tree.
-#[pyclass(frozen, get_all, module = "radix_rs")]
-struct TreeStats {
-    nodes: usize,
-    tokens: usize,
-    evictable: usize,
-    protected: usize,
-    locks: usize,
-    evicted_total: u64,
-}
+use crate::tree::{self, Namespace};
 
 /// A replica's radix tree. The manual is `_native.pyi`.
 #[pyclass(module = "radix_rs")]
@@ -195,6 +94,38 @@ impl Tree {
             cache_salt,
         };
         Ok(tokens.read(py, |tokens| self.0.peek(tokens, namespace))?)
+    }
+
+    #[pyo3(signature = (
+        tokens, *, node = Natural(0), length = Natural(0), extra_key = "", cache_salt = ""
+    ))]
+    fn find(
+        &self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyAny>,
+        node: Natural,
+        length: Natural,
+        extra_key: &str,
+        cache_salt: &str,
+    ) -> PyResult<Match> {
+        let tokens = Items::<u32>::get("tokens", tokens).map_err(TreeError::new_err)?;
+        let namespace = Namespace {
+            extra_key,
+            cache_salt,
+        };
+        let since = tree::Match {
+            length: length.length(),
+            node: node.0,
+        };
+        let found = tokens.read(py, |tokens| self.0.find(tokens, since, namespace))?;
+        Ok(Match {
+            length: found.length,
+            node: found.node,
+        })
+    }
+
+    fn parent(&self, node: Natural) -> PyResult<Option<u64>> {
+        Ok(self.0.parent(node.0)?)
     }
 
     #[expect(clippy::too_many_arguments, reason = "Python calls it with keywords")]
@@ -307,7 +238,7 @@ impl Tree {
             prefix_length: done.prefix_length,
             node: done.node,
             receipt: done.receipt,
-            freed: slot_bytes(py, &done.freed)?.unbind(),
+            freed: slot_bytes(py, &done.freed).unbind(),
         })
     }
 
@@ -341,19 +272,15 @@ impl Tree {
         let freed = tokens.read_with(&slots, py, |tokens, slots| {
             tree.finish(tokens, slots, prompt_length, receipt, claim, namespace)
         })?;
-        slot_bytes(py, &freed)
+        Ok(slot_bytes(py, &freed))
     }
 
-    fn evict<'py>(
-        &mut self,
-        py: Python<'py>,
-        num_tokens: Natural,
-    ) -> PyResult<Bound<'py, PyBytes>> {
+    fn evict<'py>(&mut self, py: Python<'py>, num_tokens: Natural) -> Bound<'py, PyBytes> {
         slot_bytes(py, &self.0.evict(num_tokens.length()))
     }
 
     fn reset<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        slot_bytes(py, &self.0.reset()?)
+        Ok(slot_bytes(py, &self.0.reset()?))
     }
 
     fn drain_deltas(&mut self, py: Python<'_>) -> Option<Deltas> {
@@ -409,113 +336,11 @@ impl Tree {
     fn gather(&self, py: Python<'_>, node: u64, out: &Items<i32>, since: usize) -> PyResult<()> {
         out.write(py, |out| {
             for (start, slots) in self.0.path_slots(node, since)? {
-                for (cell, slot) in out[start..].iter().zip(slots) {
-                    cell.set(slot);
-                }
+                slots.write_to(&out[start..]);
             }
             Ok(())
         })
     }
-}
-
-/// A buffer that takes a slot for every token.
-fn room_for(tokens: &Items<u32>, slots_out: &Bound<'_, PyAny>) -> PyResult<Items<i32>> {
-    let out = Items::<i32>::get_writable("slots_out", slots_out).map_err(TreeError::new_err)?;
-    if out.len() < tokens.len() {
-        return Err(TreeError::new_err(format!(
-            "slots_out: expected room for {} slots, one for each token, got {}",
-            tokens.len(),
-            out.len()
-        )));
-    }
-    Ok(out)
-}
-
-fn claim(owned_from: Natural, counted_to: Natural, priority: Priority) -> Claim {
-    Claim {
-        owned_from: owned_from.length(),
-        counted_to: counted_to.length(),
-        priority: priority.0,
-    }
-}
-
-#[pyfunction]
-fn derive_hash_key<'py>(py: Python<'py>, secret: &[u8]) -> Bound<'py, PyBytes> {
-    PyBytes::new(py, &HashKey::derive(secret).bytes())
-}
-
-#[pyfunction]
-fn key_check(hash_key: &[u8]) -> PyResult<u64> {
-    Ok(chain::key_check(&parse_key(hash_key)?))
-}
-
-#[pyfunction]
-#[pyo3(signature = (
-    tokens, *, hash_key, model, block_size, extra_key = "", cache_salt = ""
-))]
-fn chain_hashes(
-    py: Python<'_>,
-    tokens: &Bound<'_, PyAny>,
-    hash_key: &[u8],
-    model: &str,
-    block_size: Natural,
-    extra_key: &str,
-    cache_salt: &str,
-) -> PyResult<Vec<u64>> {
-    let key = parse_key(hash_key)?;
-    if block_size.0 == 0 {
-        return Err(TreeError::new_err("block_size: expected at least 1, got 0"));
-    }
-    let tokens = Items::<u32>::get("tokens", tokens).map_err(TreeError::new_err)?;
-    let seed = chain::namespace_seed(&key, model, extra_key, cache_salt);
-    let mut hashes = Vec::new();
-    tokens.read(py, |tokens| {
-        chain::extend_chain(&key, seed, tokens, block_size.length(), &mut hashes);
-    });
-    Ok(hashes)
-}
-
-fn parse_key(hash_key: &[u8]) -> PyResult<HashKey> {
-    <[u8; 16]>::try_from(hash_key)
-        .map(HashKey::new)
-        .map_err(|_| {
-            TreeError::new_err(format!(
-                "hash_key: expected 16 bytes, got {}",
-                hash_key.len()
-            ))
-        })
-}
-
-fn parse_policy(name: &str, options: Option<&Bound<'_, PyDict>>) -> PyResult<EvictPolicy> {
-    let options: Vec<(String, u64)> = options
-        .map(|options| options.iter().map(policy_option).collect())
-        .transpose()?
-        .unwrap_or_default();
-    let options: Vec<(&str, u64)> = options
-        .iter()
-        .map(|(option, value)| (option.as_str(), *value))
-        .collect();
-    Ok(EvictPolicy::new(name, &options)?)
-}
-
-fn policy_option((option, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)) -> PyResult<(String, u64)> {
-    let option = option.to_string();
-    let value = value.extract().map_err(|_| {
-        TreeError::new_err(format!(
-            "policy option {option}: expected an int in 0..2^64, got {value}"
-        ))
-    })?;
-    Ok((option, value))
-}
-
-/// As i32 in native byte order.
-fn slot_bytes<'py>(py: Python<'py>, slots: &[i32]) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, size_of_val(slots), |bytes| {
-        for (bytes, slot) in bytes.chunks_exact_mut(size_of::<i32>()).zip(slots) {
-            bytes.copy_from_slice(&slot.to_ne_bytes());
-        }
-        Ok(())
-    })
 }
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -526,8 +351,5 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Checkpoint>()?;
     module.add_class::<Deltas>()?;
     module.add_class::<TreeStats>()?;
-    module.add_class::<Tree>()?;
-    module.add_function(wrap_pyfunction!(derive_hash_key, module)?)?;
-    module.add_function(wrap_pyfunction!(key_check, module)?)?;
-    module.add_function(wrap_pyfunction!(chain_hashes, module)?)
+    module.add_class::<Tree>()
 }

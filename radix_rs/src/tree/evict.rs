@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::node::{Node, Nodes};
+use super::node::Node;
+use super::nodes::Nodes;
 use super::{Tree, TreeError};
 
 /// Which unlocked leaf goes first: the one with the smallest key. Ticks are logical, never wall clock.
@@ -108,8 +109,8 @@ impl EvictPolicy {
                 threshold,
                 next_prompt_estimate,
             } => {
-                let next_prompt = u64::from(node.history).saturating_add(next_prompt_estimate);
-                let needed = (node.start() as u64) < next_prompt.saturating_sub(threshold);
+                let next_prompt = u128::from(node.history) + u128::from(next_prompt_estimate);
+                let needed = (node.start() as u128) < next_prompt.saturating_sub(threshold.into());
                 (i64::from(needed), node.last_used)
             }
             Self::Fifo => (0, node.created),
@@ -175,7 +176,7 @@ impl Tree {
     /// A leaf goes as a whole, so the last one may free more than asked. Once its last child is gone, a
     /// parent competes at the place its own key gives it. Returns the slots.
     pub fn evict(&mut self, num_tokens: usize) -> Vec<i32> {
-        let mut freed = Vec::new();
+        let mut freed = Vec::with_capacity(num_tokens.min(self.evictable_tokens));
         while freed.len() < num_tokens {
             let Some(leaf) = self.evictable.pop() else {
                 break;
@@ -213,7 +214,7 @@ impl Tree {
     fn remove_leaf(&mut self, leaf: u32, freed: &mut Vec<i32>) {
         let before = self.last_hash(self.nodes[leaf].parent);
         let node = self.nodes.remove(leaf);
-        freed.extend(node.slots());
+        node.append_slots(freed);
         self.blocks.remove(before, node.hashes(self.block_size));
         self.evictable_tokens -= node.len();
 

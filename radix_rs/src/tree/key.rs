@@ -3,19 +3,24 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::slots::{Slots, rows};
+
 /// What one insert stored, shared by the nodes it was split into since.
 ///
 /// Each of those nodes owns a range of it, so a split copies nothing. They lie on one path, the pieces in
 /// order, and leaves go first: what is still owned is always a prefix of the run.
 ///
-/// One allocation: the number of tokens n, n token ids, n slots, then two words for each hash. Tokens
+/// One allocation: the number of tokens n, the number of rows of slots r, n token ids; two words for each
+/// row, the position and the slot it begins with, or n slots if r is 0; two words for each hash. Tokens
 /// stand where their offset says without a look at n.
 #[derive(Clone, Debug)]
 pub(super) struct Run(Arc<[u32]>);
 
+const TOKENS: usize = 2;
+
 impl Default for Run {
     fn default() -> Self {
-        Self(Arc::new([0]))
+        Self(Arc::new([0; TOKENS]))
     }
 }
 
@@ -23,16 +28,32 @@ impl Run {
     /// `slots` may be longer than `tokens`.
     pub fn new(tokens: &[u32], slots: &[i32], hashes: &[u64]) -> Self {
         let count = tokens.len();
-        let words = 1 + 2 * count + 2 * hashes.len();
+        let slots = &slots[..count];
+        let rows = rows(slots).unwrap_or_default();
+        let words_of_slots = if rows.is_empty() {
+            count
+        } else {
+            2 * rows.len()
+        };
+        let words = TOKENS + count + words_of_slots + 2 * hashes.len();
         let mut data: Arc<[u32]> = std::iter::repeat_n(0, words).collect();
         if let Some(data) = Arc::get_mut(&mut data) {
-            data[0] = to_u32(count);
-            data[1..=count].copy_from_slice(tokens);
-            for (word, &slot) in data[1 + count..].iter_mut().zip(&slots[..count]) {
-                *word = slot.cast_unsigned();
+            let (head, rest) = data.split_at_mut(TOKENS);
+            head.copy_from_slice(&[to_u32(count), to_u32(rows.len())]);
+            let (of_tokens, rest) = rest.split_at_mut(count);
+            of_tokens.copy_from_slice(tokens);
+            let (of_slots, of_hashes) = rest.split_at_mut(words_of_slots);
+            if rows.is_empty() {
+                for (word, &slot) in of_slots.iter_mut().zip(slots) {
+                    *word = slot.cast_unsigned();
+                }
+            } else {
+                for (words, (start, slot)) in of_slots.as_chunks_mut::<2>().0.iter_mut().zip(rows) {
+                    *words = [start, slot.cast_unsigned()];
+                }
             }
-            for (words, &hash) in data[1 + 2 * count..].chunks_exact_mut(2).zip(hashes) {
-                words.copy_from_slice(&halves(hash));
+            for (words, &hash) in of_hashes.as_chunks_mut::<2>().0.iter_mut().zip(hashes) {
+                *words = halves(hash);
             }
         }
         Self(data)
@@ -43,26 +64,67 @@ impl Run {
     }
 
     pub fn tokens(&self, range: Range<usize>) -> &[u32] {
-        &self.0[1..][range]
+        &self.0[TOKENS..][range]
     }
 
-    pub fn slots(&self, range: Range<usize>) -> impl ExactSizeIterator<Item = i32> + Clone + '_ {
-        let base = 1 + self.len();
-        self.0[base + range.start..base + range.end]
+    /// The slots of `range`, row by row, each with the position it begins at.
+    pub fn slots(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Slots<'_>)> + Clone {
+        let rows = self.rows();
+        // The last row that begins at or before the range.
+        let mut next = rows
+            .partition_point(|&[start, _]| start as usize <= range.start)
+            .saturating_sub(1);
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            if at == range.end {
+                return None;
+            }
+            let begin = at;
+            let Some(&[start, slot]) = rows.get(next) else {
+                at = range.end;
+                let base = TOKENS + self.len();
+                return Some((begin, Slots::Listed(&self.0[base + begin..base + at])));
+            };
+            next += 1;
+            at = rows
+                .get(next)
+                .map_or(range.end, |&[start, _]| range.end.min(start as usize));
+            let first = slot
+                .cast_signed()
+                .wrapping_add_unsigned(to_u32(begin) - start);
+            let count = to_u32(at - begin);
+            Some((begin, Slots::Row { first, count }))
+        })
+    }
+
+    /// Empty if the slots are listed.
+    fn rows(&self) -> &[[u32; 2]] {
+        let words = 2 * self.0[1] as usize;
+        self.0[TOKENS + self.len()..][..words].as_chunks().0
+    }
+
+    /// The hashes of those blocks that end in the run, by their numbers.
+    pub fn hashes(
+        &self,
+        range: Range<usize>,
+    ) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
+        let of_slots = match self.0[1] {
+            0 => self.len(),
+            rows => 2 * rows as usize,
+        };
+        let hashes = self.0[TOKENS + self.len() + of_slots..].as_chunks().0;
+        hashes[range]
             .iter()
-            .map(|slot| slot.cast_signed())
-    }
-
-    /// The hash of the `index`-th block that ends in the run.
-    pub fn hash(&self, index: usize) -> u64 {
-        let at = 1 + 2 * self.len() + 2 * index;
-        u64::from(self.0[at]) | u64::from(self.0[at + 1]) << 32
+            .map(|&[low, high]| u64::from(low) | u64::from(high) << 32)
     }
 
     /// The same run with its first `count` tokens and `hashes` hashes alone, copied.
     pub fn prefix(&self, count: usize, hashes: usize) -> Self {
-        let slots: Vec<i32> = self.slots(0..count).collect();
-        let hashes: Vec<u64> = (0..hashes).map(|index| self.hash(index)).collect();
+        let mut slots = Vec::with_capacity(count);
+        for (_, row) in self.slots(0..count) {
+            row.append_to(&mut slots);
+        }
+        let hashes: Vec<u64> = self.hashes(0..hashes).collect();
         Self::new(self.tokens(0..count), &slots, &hashes)
     }
 
@@ -124,22 +186,38 @@ mod tests {
         assert_eq!(common_prefix(&a, &a), 2500);
     }
 
+    fn all_slots(run: &Run, range: Range<usize>) -> Vec<i32> {
+        let mut all = vec![];
+        for (start, row) in run.slots(range.clone()) {
+            assert_eq!(start, range.start + all.len());
+            row.append_to(&mut all);
+        }
+        all
+    }
+
     #[test]
     fn a_run_gives_back_what_it_was_made_of() {
-        let run = Run::new(
-            &[1, u32::MAX, 3],
-            &[-1, 7, i32::MAX, 9],
-            &[u64::MAX, 1 << 40],
-        );
-        assert_eq!(run.len(), 3);
-        assert_eq!(run.tokens(1..3), [u32::MAX, 3]);
-        assert_eq!(run.slots(0..3).collect::<Vec<_>>(), [-1, 7, i32::MAX]);
-        assert_eq!((run.hash(0), run.hash(1)), (u64::MAX, 1 << 40));
-        let prefix = run.prefix(2, 1);
-        assert_eq!((prefix.len(), prefix.tokens(0..2)), (2, &[1, u32::MAX][..]));
-        assert_eq!(
-            (prefix.slots(0..2).last(), prefix.hash(0)),
-            (Some(7), u64::MAX)
-        );
+        for slots in [
+            [-1, 7, i32::MAX, 4, 9],
+            [1, 2, 3, 4, 9],
+            [1, 2, 7, 8, 9],
+            [0, 9, 8, 7, 6],
+        ] {
+            let tokens = [1, u32::MAX, 3, 4];
+            let hashes = [u64::MAX, 1 << 40];
+            let run = Run::new(&tokens, &slots, &hashes);
+            assert_eq!(run.len(), 4);
+            assert_eq!(run.tokens(1..3), [u32::MAX, 3]);
+            for (start, end) in (0..=4).flat_map(|start| (start..=4).map(move |end| (start, end))) {
+                assert_eq!(all_slots(&run, start..end), slots[start..end]);
+            }
+            assert!(run.hashes(0..2).eq(hashes));
+            let prefix = run.prefix(3, 1);
+            assert_eq!((prefix.len(), prefix.tokens(0..3)), (3, &tokens[..3]));
+            assert_eq!(
+                (all_slots(&prefix, 0..3), prefix.hashes(0..1).next()),
+                (slots[..3].to_vec(), Some(u64::MAX))
+            );
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::key::common_prefix;
 use super::namespace::Namespace;
 use super::node::Node;
+use super::slots::Slots;
 use super::{Tree, TreeError};
 
 /// What the tree has of a key.
@@ -68,8 +69,8 @@ impl Tree {
             .map_or(0, |place| place.matched))
     }
 
-    /// The slots on the path from the root to `node` at the positions from `since` on, piece by piece from
-    /// the deepest up, each with the position it begins at.
+    /// The slots on the path from the root to `node` at the positions from `since` on, row by row, each with
+    /// the position it begins at; those of a deeper node first.
     ///
     /// # Errors
     /// [`TreeError::UnknownNode`].
@@ -77,26 +78,30 @@ impl Tree {
         &self,
         node: u64,
         since: usize,
-    ) -> Result<impl Iterator<Item = (usize, impl ExactSizeIterator<Item = i32> + '_)>, TreeError>
-    {
+    ) -> Result<impl Iterator<Item = (usize, Slots<'_>)>, TreeError> {
         let end = &self.nodes[self.resolve(node)?];
         let path = std::iter::successors(Some(end), |node| {
             (!node.is_root()).then(|| &self.nodes[node.parent])
         });
         Ok(path
             .take_while(move |node| node.end() > since)
-            .map(move |node| (node.start().max(since), node.slots_since(since))))
+            .flat_map(move |node| node.slots_since(since)))
     }
 
     /// Walk down from the namespace's root; `None` if not a page matches.
     pub(super) fn locate(&self, tokens: &[u32], namespace: Namespace<'_>) -> Option<Place> {
-        let mut place = Place {
+        let root = Place {
             node: self.root_of(namespace)?,
             within: 0,
             matched: 0,
             depth: 0,
         };
-        loop {
+        Some(self.walk(tokens, root)).filter(|place| place.depth > 0)
+    }
+
+    /// Walk on from `place`, down as far as whole pages of `tokens` match.
+    pub(super) fn walk(&self, tokens: &[u32], mut place: Place) -> Place {
+        while place.within == self.nodes[place.node].len() {
             let rest = &tokens[place.matched..];
             if rest.is_empty() {
                 break;
@@ -104,22 +109,17 @@ impl Tree {
             let Some(child) = self.nodes.child(place.node, rest) else {
                 break;
             };
-            let edge = self.nodes[child].tokens();
-            let common = common_prefix(edge, rest);
+            let common = common_prefix(self.nodes[child].tokens(), rest);
             let within = common - common % self.page_size;
             if within == 0 {
                 break;
             }
-            let whole = within == edge.len();
             place.node = child;
             place.within = within;
             place.matched += within;
             place.depth += 1;
-            if !whole {
-                break;
-            }
         }
-        (place.depth > 0).then_some(place)
+        place
     }
 
     /// Make the path to `end`, of `depth` nodes, the most recent, each node more than its parent, and do to

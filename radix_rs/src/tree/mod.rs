@@ -29,13 +29,16 @@ mod arena;
 mod blocks;
 mod check;
 mod evict;
+mod find;
 mod insert;
 mod key;
 mod lock;
 mod matching;
 mod namespace;
 mod node;
+mod nodes;
 mod request;
+mod slots;
 mod snapshot;
 mod split;
 
@@ -48,12 +51,13 @@ pub use insert::{Claim, Insert};
 pub use matching::Match;
 pub use namespace::Namespace;
 pub use request::{Admission, Checkpoint};
+pub use slots::Slots;
 
 use arena::Arena;
 use blocks::BlockLog;
 use evict::Evictable;
 use namespace::Namespaces;
-use node::Nodes;
+use nodes::Nodes;
 
 /// See the [module](self).
 pub struct Tree {

@@ -3,16 +3,14 @@
 import argparse
 import asyncio
 import json
-import shutil
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import grpc
 
-from proto.client import CHANNEL_OPTIONS, Client, error_from_status
-from proto.errors import LBError
+from proto.client import CHANNEL_OPTIONS, Client
+from proto.errors import LBError, error_from_status
 from proto.prefixlb.v1.replica_pb2 import FlushRequest, InfoResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from router.cli import console
@@ -21,7 +19,9 @@ from router.cli.demo.play import Played, play
 from router.cli.demo.report import ReplicaTotals, Run, show, verdict
 from router.cli.demo.screen import Screen
 from router.cli.demo.workload import schedule
+from router.cli.flag_types import model_files, whole
 from router.cli.fleet_view import ReplicaView, replica_info, view_fleet
+from router.cli.log_dir import log_dir
 from router.cli.model import fetch_model
 from router.cli.signals import end_in_order
 
@@ -32,6 +32,12 @@ SLOTS = 1300
 POLICY, BASELINE = "cost", "round_robin"
 QUIET_TIMEOUT_S = 15.0
 
+EXAMPLES = """examples:
+  prefixlb demo
+  prefixlb demo --model ~/models/SmolLM2-360M-Instruct
+  prefixlb demo --json | python3 -m json.tool
+"""
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
@@ -40,11 +46,23 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Start Redis, two replicas and a router, let twelve users talk to four "
         "assistants, then once more under round robin, and compare. Exit code 0 only if routing by "
         "prefix wins and every mirror equals its tree.",
-        epilog="example: prefixlb demo --json | python3 -m json.tool",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", type=Path, metavar="PATH", help="weights to serve")
-    parser.add_argument("--slots", type=int, default=SLOTS, help="pool of a replica, in tokens")
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument("--model", type=model_files, metavar="PATH", help="weights to serve")
+    parser.add_argument(
+        "--slots",
+        type=whole(1),
+        default=SLOTS,
+        metavar="N",
+        help="tokens each replica can cache; the default is small, so that it must evict "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object at the end; progress goes to stderr",
+    )
     parser.set_defaults(run=run)
 
 
@@ -52,36 +70,32 @@ def run(args: argparse.Namespace) -> int:
     """Play the workload under both policies; 0 if all claims hold."""
     end_in_order()
     out = console.stderr() if args.json else console.stdout()
+    model = args.model or fetch_model()
     out.print("starting Redis, two replicas and a router ...")
-    state_dir = Path(tempfile.mkdtemp(prefix="prefixlb-demo-"))
-    cluster = LocalCluster(
-        model=args.model or fetch_model(),
-        state_dir=state_dir,
-        replicas=REPLICAS,
-        policy=POLICY,
-        replica_flags=["--slots", str(args.slots)],
-        report=lambda line: out.print(f"[dim]{line} ...[/]"),
-    )
-    try:
+    with log_dir() as logs:
+        cluster = LocalCluster(
+            model=model,
+            state_dir=logs.path,
+            replicas=REPLICAS,
+            policy=POLICY,
+            replica_flags=["--slots", str(args.slots)],
+            waiting=partial(console.waiting, out),
+        )
         with cluster:
-            with Screen(out, quiet=args.json) as screen:
+            with Screen(out, brief=args.json) as screen:
                 ours = run_policy(cluster, POLICY, screen)
             out.print(f"\nthe same workload under {BASELINE}")
             cluster.restart_router(BASELINE)
-            with Screen(out, quiet=args.json, brief=True) as screen:
+            with Screen(out, brief=True) as screen:
                 other = run_policy(cluster, BASELINE, screen)
-    except LBError as error:
-        raise LBError(f"{error}\nlogs are in {state_dir}") from error
-    claims = verdict(ours, other)
-    if args.json:
-        print(json.dumps({"runs": [ours.as_dict(), other.as_dict()], "claims": claims}))
-    else:
-        show(out, ours, other)
-    if not all(claims.values()):
-        out.print(f"logs are in {state_dir}", soft_wrap=True)
-        return 1
-    shutil.rmtree(state_dir)
-    return 0
+        claims = verdict(ours, other)
+        logs.worth_reading = not all(claim.holds for claim in claims)
+        if args.json:
+            held = {claim.key: claim.holds for claim in claims}
+            print(json.dumps({"runs": [ours.as_dict(), other.as_dict()], "claims": held}))
+        else:
+            show(out, ours, other)
+    return 1 if logs.worth_reading else 0
 
 
 def run_policy(cluster: LocalCluster, policy: str, screen: Screen) -> Run:

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from proto.client import AsyncClient, Result
+from proto.answer import Result
+from proto.client import AsyncClient
 from proto.errors import LBError
 from router.cli.demo.screen import Screen
 from router.cli.demo.workload import Turn

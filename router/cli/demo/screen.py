@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from proto.client import Result
+from proto.answer import Result
 from router.cli.demo.workload import Turn
 from router.cli.status import percent
 
@@ -16,15 +16,18 @@ HEADER = (
     f"{'':>3} {'conversation':<13} {'turn':>4}  {'replica':<10} {'reason':<7} "
     f"{'prompt':>6} {'cached':>6} {'ttft':>7}  answer"
 )
+LEGEND = """\
+prefix: it went where most of it is cached; load: elsewhere, because waiting there costs more;
+cold: no replica holds a block (16 tokens) of it. The few tokens cached then begin every chat."""
 REDRAW_PERIOD_S = 0.1
-BRIEF_STEP = 9
+BRIEF_STEP = 6
 
 
 class Screen:
-    """Where `play` reports to. Brief: a line for each BRIEF_STEP answers; quiet: none."""
+    """Where `play` reports to. Brief: a line for each BRIEF_STEP answers."""
 
-    def __init__(self, console: Console, *, quiet: bool = False, brief: bool = False) -> None:
-        self._console = Console(quiet=True) if quiet else console
+    def __init__(self, console: Console, *, brief: bool = False) -> None:
+        self._console = console
         self._brief = brief
         self._answered = 0
         self._prompt_tokens = 0
@@ -35,6 +38,7 @@ class Screen:
 
     def __enter__(self) -> Self:
         if not self._brief:
+            self._console.print(Text(LEGEND, style="dim"))
             self._console.print(Text(HEADER, style="bold"))
         if self._console.is_terminal:
             self._live.start()

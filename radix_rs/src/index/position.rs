@@ -1,4 +1,4 @@
-//! Where one replica's mirror stands in its stream of batches.
+//! Where the copy of one replica's tree stands in its stream of batches.
 
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Outcome {
 
 /// Epoch 0 is no epoch: the mirror knows nothing, or a snapshot is under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MirrorState {
+pub struct Position {
     /// The life of the tree it mirrors.
     pub epoch: u64,
     /// The last batch it holds.
@@ -39,8 +39,8 @@ pub struct MirrorState {
     pub snapshot: Option<(u64, u64)>,
 }
 
-impl MirrorState {
-    /// What a batch is to this mirror: `Applied` if it is the next one.
+impl Position {
+    /// What a batch is to a mirror that stands here: `Applied` if it is the next one.
     pub fn judge(&self, epoch: u64, seq: u64) -> Outcome {
         if epoch != self.epoch {
             Outcome::Epoch

@@ -1,0 +1,123 @@
+"""How a process reads its settings: flags, then environment, then defaults; and what --help says.
+
+Metavars follow from a setting's name and type, so that units are shown where names carry them.
+"""
+
+import os
+import sys
+import textwrap
+from argparse import ArgumentParser, RawTextHelpFormatter
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
+
+Settings = TypeVar("Settings", bound=BaseSettings)
+
+METAVARS_BY_ENDING = {
+    "_s": "SECONDS",
+    "_bytes": "BYTES",
+    "port": "PORT",
+    "host": "HOST",
+    "_address": "HOST:PORT",
+    "_replicas": "HOST:PORT,...",
+    "_url": "URL",
+    "_file": "FILE",
+}
+METAVARS_BY_TYPE: dict[Any, str] = {int: "N", float: "X", Path: "PATH"}
+HELP_COLUMNS = 70
+
+
+def read_settings(
+    kind: type[Settings],
+    arguments: list[str],
+    *,
+    sections: Mapping[str, str],
+    examples: str,
+) -> Settings:
+    """The settings of this process.
+
+    `sections` names headings of the help, each by the first setting under it. A bad value ends
+    the process with code 2 and one line per problem on stderr.
+    """
+    program = str(kind.model_config.get("cli_prog_name"))
+    parser = ArgumentParser(
+        prog=program,
+        usage=f"{program} [--flag VALUE ...]",
+        description=f"{kind.__doc__} Flags go before the environment, and that before defaults.",
+        epilog=f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}",
+        formatter_class=lambda prog: RawTextHelpFormatter(prog, max_help_position=30),
+    )
+    context: Any = parser
+
+    def add_argument(_: ArgumentParser, *flags: str, **options: Any) -> None:
+        nonlocal context
+        name = flags[0].removeprefix("--").replace("-", "_")
+        if name in sections:
+            context = parser.add_argument_group(sections[name])
+        field = kind.model_fields[name]
+        options |= {"metavar": metavar(name, field), "help": described(kind, name, field)}
+        context.add_argument(*flags, **options)
+
+    source: CliSettingsSource[Any] = CliSettingsSource(
+        kind, root_parser=parser, add_argument_method=add_argument
+    )
+    try:
+        return kind(_cli_settings_source=source(args=arguments))
+    except ValidationError as error:
+        given = {argument.partition("=")[0] for argument in arguments}
+        _end(program, *(_told(problem, kind, given) for problem in error.errors()))
+    except SettingsError as error:
+        _end(program, str(error))
+
+
+def metavar(name: str, field: FieldInfo) -> str:
+    """What stands for a value in the help."""
+    if get_origin(field.annotation) is Literal:
+        return "{" + ",".join(get_args(field.annotation)) + "}"
+    for ending, shown in METAVARS_BY_ENDING.items():
+        if name.endswith(ending):
+            return shown
+    kinds = [part for part in get_args(field.annotation) if part is not NoneType]
+    return METAVARS_BY_TYPE.get(kinds[0] if kinds else field.annotation, "TEXT")
+
+
+def described(kind: type[BaseSettings], name: str, field: FieldInfo) -> str:
+    """What it is, its default and its environment variable."""
+    value = field.default
+    if field.is_required():
+        facts = "required, "
+    elif value in (None, "", []):
+        facts = ""
+    else:
+        facts = f"default {value:g}, " if isinstance(value, float) else f"default {value}, "
+    text = textwrap.fill(field.description or "", HELP_COLUMNS, break_on_hyphens=False)
+    return f"{text}\n[{facts}env {_variable(kind, name)}]".replace("%", "%%")
+
+
+def _variable(kind: type[BaseSettings], name: str) -> str:
+    return f"{kind.model_config.get('env_prefix', '')}{name}".upper()
+
+
+def _told(problem: ErrorDetails, kind: type[BaseSettings], given: set[str]) -> str:
+    said = problem["msg"].removeprefix("Value error, ")
+    if not problem["loc"]:
+        return said  # of several settings together
+    name = str(problem["loc"][0])
+    flag, variable = f"--{name.replace('_', '-')}", _variable(kind, name)
+    field = kind.model_fields.get(name)
+    secret = field is not None and not field.repr
+    got = "" if secret or problem["type"] == "missing" else f", got {problem['input']!r}"
+    source = f" from {variable}" if flag not in given and variable in os.environ else ""
+    return f"{flag}: {said}{got}{source}"
+
+
+def _end(program: str, *problems: str) -> NoReturn:
+    for problem in problems:
+        print(f"{program}: {problem}", file=sys.stderr)
+    sys.exit(2)

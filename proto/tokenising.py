@@ -1,0 +1,27 @@
+"""Tokenising beside a running event loop."""
+
+import asyncio
+from array import array
+
+from proto.limits import prompt_characters
+from proto.prefixlb.v1.inference_pb2 import GenerateRequest
+from proto.text import TextCodec
+
+LONG_CHARACTERS = 2**15
+"""From here on tokenising takes tens of milliseconds."""
+
+
+class Tokenising:
+    """Threads of its own do the work; long prompts take turns, so that short ones find one free."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Semaphore(1)
+
+    async def ids(self, codec: TextCodec, request: GenerateRequest) -> "array[int]":
+        """Token ids (u32) of the prompt. Raises InvalidRequest."""
+        if request.HasField("tokens"):
+            return codec.prompt_ids(request)
+        if prompt_characters(request) < LONG_CHARACTERS:
+            return await asyncio.to_thread(codec.prompt_ids, request)
+        async with self._turn:
+            return await asyncio.to_thread(codec.prompt_ids, request)

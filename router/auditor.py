@@ -1,0 +1,113 @@
+"""Does a mirror equal its replica's tree? Block by block, both as of the same batch."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+
+from grpc import aio
+
+from proto.errors import UnknownReplica
+from proto.prefixlb.v1 import admin_pb2
+from proto.prefixlb.v1.admin_pb2 import AuditResponse
+from radix_rs import Router, RouterError
+from router.fleet import Fleet, Member
+from router.mirror import MirrorState
+from router.replica_state import failure
+
+AUDIT_TIMEOUT_S = 15.0
+"""For one replica; in this time a mirror that is in doubt has taken its snapshot."""
+
+SHOWN_HASHES = 100
+
+
+class Overtaken(Exception):
+    """The snapshot no longer continues to where the mirror is; another one will."""
+
+
+class Auditor:
+    """Builds each tree a second time, from a snapshot and the batches after it, and compares."""
+
+    def __init__(
+        self, router: Router, fleet: Fleet, *, hash_key: bytes, timeout_s: float = AUDIT_TIMEOUT_S
+    ) -> None:
+        self._router = router
+        self._fleet = fleet
+        self._hash_key = hash_key
+        self._timeout_s = timeout_s
+        self._one_at_a_time = asyncio.Lock()
+
+    async def audit(self, replicas: Sequence[str]) -> AsyncIterator[AuditResponse]:
+        """One answer a replica, by name; all of the fleet if none is named.
+
+        Raises UnknownReplica before the first answer.
+        """
+        members = self._fleet.members
+        if unknown := sorted(set(replicas) - members.keys()):
+            known = ", ".join(sorted(members)) or "none"
+            raise UnknownReplica(f"unknown replica {', '.join(unknown)}; in the fleet: {known}")
+        for member in [members[name] for name in sorted(set(replicas) or members.keys())]:
+            async with self._one_at_a_time:
+                yield await self._audit(member)
+
+    async def _audit(self, member: Member) -> AuditResponse:
+        why = "no snapshot came"
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while True:
+                    try:
+                        return await self._compare(member)
+                    except Overtaken as error:
+                        why = str(error)
+        except TimeoutError:
+            why = f"{why}; mirror {member.mirror.state.value} after {self._timeout_s:g} s"
+        except (aio.AioRpcError, asyncio.CancelledError, RouterError) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # the caller has gone; otherwise the replica has, and took its calls with it
+            why = failure(error) if isinstance(error, Exception) else "the replica left the fleet"
+        return AuditResponse(
+            replica_id=member.state.id, outcome=admin_pb2.AUDIT_OUTCOME_UNDECIDED, detail=why
+        )
+
+    async def _compare(self, member: Member) -> AuditResponse:
+        name, lease = member.state.id, member.state.lease
+        tree = Router(hash_key=self._hash_key)
+        tree.add_replica(name, model=lease.model, block_size=lease.block_size)
+        batches: asyncio.Queue[bytes] = asyncio.Queue()
+        with member.mirror.followed(batches.put_nowait):
+            async with aclosing(member.state.snapshot()) as chunks:
+                async for chunk in chunks:
+                    tree.apply_snapshot(name, chunk.batch.SerializeToString(), chunk.last)
+            while not self._level(tree, member):
+                applied = tree.apply(name, await batches.get())
+                if applied.outcome in ("gap", "epoch"):
+                    raise Overtaken(f"{applied.outcome} at seq {applied.seq} after the snapshot")
+        mirror = self._router.mirror(name)
+        held, known = tree.blocks(name), self._router.blocks(name)
+        missing, extra = await asyncio.to_thread(_differences, held, known)
+        equal = not (missing or extra)
+        return AuditResponse(
+            replica_id=name,
+            outcome=(admin_pb2.AUDIT_OUTCOME_EQUAL if equal else admin_pb2.AUDIT_OUTCOME_DIFFERENT),
+            epoch=mirror.epoch,
+            seq=mirror.seq,
+            tree_blocks=len(held),
+            mirror_blocks=len(known),
+            missing=len(missing),
+            missing_hashes=missing[:SHOWN_HASHES],
+            extra=len(extra),
+            extra_hashes=extra[:SHOWN_HASHES],
+        )
+
+    def _level(self, tree: Router, member: Member) -> bool:
+        """Whether mirror and copy stand at the same place, and the mirror is not in doubt."""
+        copy, mirror = tree.mirror(member.state.id), self._router.mirror(member.state.id)
+        streaming = member.mirror.state is MirrorState.STREAMING
+        return streaming and (copy.epoch, copy.seq) == (mirror.epoch, mirror.seq)
+
+
+def _differences(held: list[int], known: list[int]) -> tuple[list[int], list[int]]:
+    """(only in the first, only in the second), each sorted."""
+    if held == known:
+        return [], []
+    return sorted(set(held) - set(known)), sorted(set(known) - set(held))

@@ -1,0 +1,102 @@
+"""`prefixlb audit`: whether every mirror of a router equals its replica's tree."""
+
+import argparse
+import json
+from typing import Any
+
+import grpc
+from rich.table import Table
+
+from proto.client import CHANNEL_OPTIONS
+from proto.errors import error_from_status
+from proto.prefixlb.v1.admin_pb2 import AuditOutcome, AuditRequest, AuditResponse
+from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
+from router.cli import console
+from router.cli.request_flags import add_router_flag
+
+EXAMPLES = """examples:
+  prefixlb audit
+  prefixlb audit replica-0 --json
+  prefixlb audit || echo "a mirror differs from its tree, or could not be compared"
+
+Exit code 0 only if every mirror is equal. Each audited replica sends one snapshot of its tree.
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "audit",
+        help="compare mirrors with the replicas' own trees, block by block",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("replicas", nargs="*", metavar="REPLICA", help="default: all")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a replica")
+    add_router_flag(parser, "the router whose mirrors to audit")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print each replica's result as it comes in JSON, or all in one table."""
+    audited = []
+    with grpc.insecure_channel(args.router, options=CHANNEL_OPTIONS) as channel:
+        try:
+            with console.stderr().status("comparing trees block by block ..."):
+                for each in AdminStub(channel).Audit(AuditRequest(replica_ids=args.replicas)):
+                    audited.append(each)
+                    if args.json:
+                        print(json.dumps(as_dict(each)), flush=True)
+        except grpc.RpcError as error:
+            raise error_from_status(error.code(), error.details()) from error
+    if not args.json:
+        console.stdout().print(audit_table(audited) if audited else "no replica is in the fleet")
+    return 0 if all(outcome(each) == "equal" for each in audited) else 1
+
+
+def audit_table(audited: list[AuditResponse]) -> Table:
+    """One row a replica; numbers are blocks."""
+    table = console.table(
+        console.stdout(),
+        *("replica", "mirror", ">seq", ">tree", ">mirrored", ">missing", ">extra", "detail"),
+    )
+    for each in audited:
+        table.add_row(
+            each.replica_id,
+            outcome(each),
+            *(str(n) for n in (each.seq, each.tree_blocks, each.mirror_blocks)),
+            *(str(n) for n in (each.missing, each.extra)),
+            each.detail or _first_hashes(each),
+        )
+    return table
+
+
+def outcome(audited: AuditResponse) -> str:
+    """ "equal", "different" or "undecided"."""
+    return AuditOutcome.Name(audited.outcome).removeprefix("AUDIT_OUTCOME_").lower()
+
+
+def as_dict(audited: AuditResponse) -> dict[str, Any]:
+    """For scripts; names as in admin.proto, hashes in hex."""
+    numbers = ("seq", "tree_blocks", "mirror_blocks", "missing", "extra")
+    return {
+        "replica_id": audited.replica_id,
+        "outcome": outcome(audited),
+        "detail": audited.detail,
+        "epoch": f"{audited.epoch:016x}",
+        **{name: getattr(audited, name) for name in numbers},
+        "missing_hashes": [f"{each:016x}" for each in audited.missing_hashes],
+        "extra_hashes": [f"{each:016x}" for each in audited.extra_hashes],
+    }
+
+
+def _first_hashes(audited: AuditResponse) -> str:
+    """Two of each kind, enough to look for in a log of batches."""
+    parts = [
+        f"{kind} {', '.join(f'{each:016x}' for each in hashes[:2])}"
+        for kind, hashes in (
+            ("missing", audited.missing_hashes),
+            ("extra", audited.extra_hashes),
+        )
+        if hashes
+    ]
+    return "; ".join(parts)

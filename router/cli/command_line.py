@@ -1,0 +1,48 @@
+"""All subcommands under one parser, and what is said when one of them fails."""
+
+import argparse
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from proto.errors import LBError
+from router.cli import audit, chat, console, demo, explain, generate, launch, model, status, up
+from router.cli.failures import sentence
+
+COMMANDS = (up, demo, generate, chat, status, explain, audit, launch, model)
+
+EXAMPLES = """examples:
+  prefixlb demo                                      see what it brings, in three minutes
+  prefixlb up --replicas 3                           a cluster on this machine
+  prefixlb generate --chat "Name three rivers."      ask it, from another terminal
+
+`prefixlb COMMAND --help` lists the flags of a command, with examples. Where a router is asked,
+--router HOST:PORT or $PREFIXLB_ROUTER says which.
+"""
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """The exit code of a command line; without a command, the help."""
+    parser = argparse.ArgumentParser(
+        prog="prefixlb",
+        description="Prefix-aware load balancer for LLM inference.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"prefixlb {version('prefixlb')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_parser(commands)
+    args, rest = parser.parse_known_args(argv)
+    if "module" in args:
+        return launch.run(args.module, rest)
+    if rest:
+        advice = "; a prompt of several words goes in quotes" if "text" in args else ""
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{advice}")
+    if "run" not in args:
+        parser.print_help()
+        return 0
+    try:
+        return int(args.run(args))
+    except LBError as error:
+        console.error(sentence(error, args))
+        return 1

@@ -1,0 +1,156 @@
+"""Every part of one router, built and wired: what serves between a start and an end."""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from grpc_health.v1.health import aio as health_aio
+from redis.asyncio import Redis
+
+from proto.metrics_page import metrics_page
+from proto.redis_client import open_redis
+from radix_rs import Router, key_check
+from router.admin import Admin
+from router.admission import Admission
+from router.auditor import Auditor
+from router.discovery import Discovery
+from router.discovery.redis import LeaseDiscovery
+from router.discovery.static import StaticDiscovery
+from router.fleet import Fleet
+from router.front import Front
+from router.health import Readiness
+from router.metrics import Metrics
+from router.prompt import PromptReader
+from router.redis_link import RedisLink
+from router.replica_state import ask_lease
+from router.server import Server
+from router.settings import RouterSettings
+from router.subscriber import Subscriber
+from router.tokenizers import Tokenizers
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a router is made of."""
+
+    router: Router
+    discovery: Discovery
+    subscriber: Subscriber
+    fleet: Fleet
+    admission: Admission
+    readiness: Readiness
+
+
+@dataclass(frozen=True)
+class Running:
+    """A router that serves."""
+
+    parts: Parts
+    port: int
+    metrics_port: int
+    _server: Server
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take nothing new; return when the running requests are done or `timeout_s` is over."""
+        await self.parts.readiness.drain()
+        await self._server.drain(self.parts.admission, timeout_s)
+
+
+@asynccontextmanager
+async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Running]:
+    """A router that serves until the end of the block. Raises Unavailable if a port is taken."""
+    metrics = Metrics(policy=settings.policy)
+    server = Server(
+        host=settings.host,
+        port=settings.port,
+        max_inflight=settings.max_inflight,
+        metrics=metrics,
+    )
+    page = metrics_page(metrics.registry, settings.metrics_host, settings.metrics_port)
+    with page as metrics_port:
+        async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
+            parts = _build(settings, hash_key, metrics, redis, tasks, server)
+            await parts.readiness.begin()
+            background = [
+                tasks.create_task(parts.fleet.follow(parts.discovery.views()), name="discovery"),
+                tasks.create_task(parts.subscriber.run(), name="subscriber"),
+                tasks.create_task(parts.readiness.run(), name="readiness"),
+            ]
+            try:
+                await server.start()
+                log.info(
+                    "router listens address=%s:%d metrics=%s:%d",
+                    *(settings.host, server.port, settings.metrics_host, metrics_port),
+                )
+                yield Running(parts, server.port, metrics_port, server)
+            finally:
+                await server.stop()
+                for task in background:
+                    task.cancel()
+                await parts.fleet.close()
+
+
+def _build(
+    settings: RouterSettings,
+    hash_key: bytes,
+    metrics: Metrics,
+    redis: Redis,
+    tasks: asyncio.TaskGroup,
+    server: Server,
+) -> Parts:
+    """Every part, and who knows whom."""
+    rng = random.Random()
+    router = Router(
+        hash_key=hash_key,
+        policy=settings.policy,
+        k=settings.uncached_weight,
+        decode_weight=settings.decode_weight,
+        seed=rng.getrandbits(64),
+    )
+    leases, deltas = RedisLink("leases"), RedisLink("deltas")
+    subscriber = Subscriber(redis, cluster=settings.cluster, link=deltas, rng=rng)
+    fleet = Fleet(
+        router=router,
+        key_check=key_check(hash_key),
+        subscriber=subscriber,
+        tokenizers=Tokenizers(rng=rng),
+        tasks=tasks,
+        rng=rng,
+    )
+    discovery: Discovery
+    links: Sequence[RedisLink]
+    if settings.discovery == "static":
+        discovery, links = StaticDiscovery(settings.static_replicas, ask=ask_lease), (deltas,)
+    else:
+        discovery = LeaseDiscovery(
+            redis, cluster=settings.cluster, link=leases, answers=fleet.answers, rng=rng
+        )
+        links = (leases, deltas)
+    admission, prompts = Admission(settings.max_inflight), PromptReader(fleet, metrics)
+    front = Front(
+        router=router,
+        fleet=fleet,
+        metrics=metrics,
+        retries=settings.retries,
+        prompts=prompts,
+        admission=admission,
+        write_stall_s=settings.write_stall_s,
+        rng=rng,
+    )
+    health = health_aio.HealthServicer()
+    readiness = Readiness(health, fleet, timeout_s=settings.ready_timeout_s)
+    metrics.watch(fleet, subscriber, router, links)
+    admin = Admin(
+        router=router,
+        fleet=fleet,
+        prompts=prompts,
+        admission=admission,
+        auditor=Auditor(router, fleet, hash_key=hash_key),
+    )
+    server.add(front, admin, health)
+    return Parts(router, discovery, subscriber, fleet, admission, readiness)

@@ -1,0 +1,198 @@
+"""What is done to the field. Each function returns when its fault has ended."""
+
+import asyncio
+import random
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+from grpc import aio
+
+from proto.prefixlb.v1.replica_pb2 import FlushRequest
+from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
+from router.cli.child import Child
+from tests.chaos.field import Field
+from tests.chaos.load import Load
+from tests.chaos.relay import Mangle
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a fault works on."""
+
+    field: Field
+    load: Load
+    rng: random.Random
+    hold_s: Callable[[float], float]
+    """How long to hold what is held for so many seconds in a full campaign."""
+
+    async def hold(self, full_s: float) -> None:
+        await asyncio.sleep(self.hold_s(full_s))
+
+    def some_replica(self) -> Child:
+        return self.rng.choice(self.field.replicas)
+
+    def some_router(self) -> Child:
+        return self.rng.choice(self.field.routers)
+
+
+Fault = Callable[[Scene], Awaitable[None]]
+
+
+async def redis_restarts(scene: Scene) -> None:
+    scene.field.server.kill()
+    await scene.field.start_server()
+
+
+async def redis_is_flushed(scene: Scene) -> None:
+    async with scene.field.client() as client:
+        await client.flushall()
+
+
+async def redis_streams_are_trimmed(scene: Scene) -> None:
+    async with scene.field.client() as client:
+        for stream in scene.field.streams():
+            await client.xtrim(stream, maxlen=0, approximate=False)
+
+
+async def redis_is_full_and_refuses_writes(scene: Scene) -> None:
+    await _fill(scene, "noeviction")
+
+
+async def redis_is_full_and_evicts_our_keys(scene: Scene) -> None:
+    await _fill(scene, "allkeys-lru")
+
+
+async def _fill(scene: Scene, policy: str) -> None:
+    async with scene.field.client() as client:
+        await client.config_set("maxmemory-policy", policy)
+        await client.config_set("maxmemory", "1")  # less than the empty server takes
+        await scene.hold(8.0)
+        await client.config_set("maxmemory", "0")
+
+
+async def redis_is_gone(scene: Scene) -> None:
+    scene.field.server.kill()
+    await scene.hold(60.0)
+    await scene.field.start_server()
+
+
+async def redis_cannot_be_reached(scene: Scene) -> None:
+    field = scene.field
+    field.forwarder.point_at(None)
+    await scene.hold(20.0)
+    field.forwarder.point_at(int(field.server.address.rpartition(":")[2]))
+
+
+async def redis_fails_over_to_a_copy(scene: Scene) -> None:
+    await scene.field.fail_over()
+
+
+async def replica_dies_and_restarts(scene: Scene) -> None:
+    replica = scene.some_replica()
+    replica.kill()
+    replica.start()
+    await scene.field.serving(replica)
+
+
+async def replica_dies_and_stays_away(scene: Scene) -> None:
+    replica = scene.some_replica()
+    replica.kill()
+    await scene.hold(12.0)
+    replica.start()
+    await scene.field.serving(replica)
+
+
+async def replica_freezes(scene: Scene) -> None:
+    await _freeze(scene.some_replica(), scene)
+
+
+async def replica_is_flushed(scene: Scene) -> None:
+    async with aio.insecure_channel(scene.some_replica().address) as channel:
+        while True:
+            try:
+                await ReplicaStub(channel).Flush(FlushRequest())
+                return
+            except aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
+                    raise
+                await asyncio.sleep(0.005)  # between two requests it is idle for a moment
+
+
+async def router_dies_and_restarts(scene: Scene) -> None:
+    router = scene.some_router()
+    with _disturbed(scene, router):
+        router.kill()
+        router.start()
+        await scene.field.serving(router)
+
+
+async def router_freezes(scene: Scene) -> None:
+    router = scene.some_router()
+    with _disturbed(scene, router):
+        await _freeze(router, scene)
+        await scene.field.serving(router)
+
+
+async def deltas_are_dropped(scene: Scene) -> None:
+    await _mangle(scene, Mangle(drop=0.3))
+
+
+async def deltas_are_doubled(scene: Scene) -> None:
+    await _mangle(scene, Mangle(double=0.5))
+
+
+async def deltas_are_reordered(scene: Scene) -> None:
+    await _mangle(scene, Mangle(late=0.3))
+
+
+async def deltas_are_delayed(scene: Scene) -> None:
+    await _mangle(scene, Mangle(delay_s=0.5))
+
+
+async def _mangle(scene: Scene, mangle: Mangle) -> None:
+    scene.field.relay.mangle = mangle
+    await scene.hold(8.0)
+    scene.field.relay.mangle = Mangle()
+
+
+async def _freeze(child: Child, scene: Scene) -> None:
+    child.signal(signal.SIGSTOP)
+    try:
+        await scene.hold(20.0)
+    finally:
+        child.signal(signal.SIGCONT)
+
+
+@contextmanager
+def _disturbed(scene: Scene, router: Child) -> Iterator[None]:
+    """Requests to `router` may be cut off in this time."""
+    scene.load.disturbed.add(router.name)
+    try:
+        yield
+    finally:
+        scene.load.disturbed.discard(router.name)
+
+
+FAULTS: tuple[Fault, ...] = (
+    redis_restarts,
+    redis_is_flushed,
+    redis_streams_are_trimmed,
+    redis_is_full_and_refuses_writes,
+    redis_is_full_and_evicts_our_keys,
+    redis_is_gone,
+    redis_cannot_be_reached,
+    redis_fails_over_to_a_copy,
+    replica_dies_and_restarts,
+    replica_dies_and_stays_away,
+    replica_freezes,
+    replica_is_flushed,
+    router_dies_and_restarts,
+    router_freezes,
+    deltas_are_dropped,
+    deltas_are_doubled,
+    deltas_are_reordered,
+    deltas_are_delayed,
+)

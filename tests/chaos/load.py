@@ -1,0 +1,110 @@
+"""Steady load on all routers, and what became of each request."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from proto.client import AsyncClient
+from proto.errors import DeadlineExceeded, LBError, Overloaded, Unavailable
+from router.cli.child import Child
+from tests.tiny_model import VOCAB_SIZE
+
+DEADLINE_S = 45.0
+DEADLINE_SLACK_S = 1.0
+PAUSE_S = 0.05
+
+Prompt = tuple[int, ...]
+
+
+def prompts(rng: random.Random, *, families: int = 8, each: int = 6) -> list[Prompt]:
+    """Families of prompts that share their first half; together more than a replica can cache."""
+
+    def tokens(count: int) -> Prompt:
+        return tuple(rng.randrange(3, VOCAB_SIZE) for _ in range(count))
+
+    return [
+        head + tokens(rng.randrange(16, 96))
+        for head in (tokens(96) for _ in range(families))
+        for _ in range(each)
+    ]
+
+
+@dataclass
+class Outcomes:
+    """Counts by what became of requests; `violations` says what must not have happened."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+
+    def add(self, outcome: str, violation: str = "") -> None:
+        self.counts[outcome] += 1
+        if violation:
+            self.violations.append(f"{outcome}: {violation}")
+
+
+class Load:
+    """Workers that ask one router each, one request after another, and know the right answers."""
+
+    def __init__(
+        self, routers: Sequence[Child], asked: Sequence[Prompt], *, workers: int, seed: int
+    ) -> None:
+        """`workers` for each router."""
+        self.outcomes = Outcomes()
+        self.answers: dict[Prompt, tuple[int, ...]] = {}
+        self.disturbed: set[str] = set()
+        """Names of routers that are themselves being broken: whoever asks one then is cut off."""
+        self._prompts = asked
+        self._workers = [
+            (router, random.Random(f"{seed} {router.name} {number}"))
+            for router in routers
+            for number in range(workers)
+        ]
+
+    async def learn(self, address: str) -> None:
+        """The right answers, from one replica before anything is broken."""
+        async with AsyncClient(address) as client:
+            for prompt in self._prompts:
+                answer = await client.complete(prompt, max_tokens=8, ignore_eos=True)
+                self.answers[prompt] = answer.token_ids
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for router, rng in self._workers:
+                tasks.create_task(self._work(router, rng))
+
+    async def _work(self, router: Child, rng: random.Random) -> None:
+        async with AsyncClient(router.address) as client:
+            while True:
+                await self._ask(router, client, rng.choice(self._prompts))
+                await asyncio.sleep(rng.uniform(0, 2 * PAUSE_S))
+
+    async def _ask(self, router: Child, client: AsyncClient, prompt: Prompt) -> None:
+        disturbed = router.name in self.disturbed
+        began_s, begun = time.monotonic(), False
+        outcome, violation = "answered", ""
+        answer = client.generate(prompt, max_tokens=8, ignore_eos=True, timeout_s=DEADLINE_S)
+        try:
+            async for _ in answer:
+                begun = True
+            if answer.result.token_ids != self.answers[prompt]:
+                outcome, violation = "wrong", f"{answer.result.token_ids}"
+        except LBError as error:
+            disturbed = disturbed or router.name in self.disturbed
+            if disturbed:
+                outcome = "cut off with its router"
+            elif begun and isinstance(error, Unavailable):
+                outcome = "failed after it had begun"
+            else:
+                outcome = {DeadlineExceeded: "expired", Overloaded: "refused"}.get(
+                    type(error), "lost"
+                )
+                violation = f"{type(error).__name__}: {error}"
+        if (took_s := time.monotonic() - began_s) > DEADLINE_S + DEADLINE_SLACK_S:
+            violation = violation or f"ended {took_s - DEADLINE_S:.1f} s past its deadline"
+        self.outcomes.add(outcome, violation)
+        if disturbed and outcome != "answered":
+            await asyncio.sleep(0.5)  # its router is away

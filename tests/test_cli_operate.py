@@ -1,0 +1,86 @@
+"""`prefixlb audit` and `prefixlb explain` as operators run them: real processes, a live router."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.fake_replica import FakeReplica, replicas
+from tests.live_router import LiveRouter, live_router, prompt_of
+from tests.test_cli import prefixlb
+
+pytestmark = pytest.mark.redis
+
+PROMPT = prompt_of(40)
+IDS = ",".join(map(str, PROMPT))
+
+
+@pytest.fixture
+async def router(redis_url: str) -> AsyncIterator[LiveRouter]:
+    r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
+    async with replicas(r0, r1), live_router(redis_url) as router:
+        await r0.store(PROMPT)
+        await router.synced(r0, r1)
+        yield router
+
+
+def address(router: LiveRouter) -> str:
+    return f"127.0.0.1:{router.running.port}"
+
+
+async def test_audit_of_equal_mirrors_ends_with_success(router: LiveRouter) -> None:
+    done = await prefixlb("audit", router=address(router))
+    assert (done.code, done.err) == (0, "")
+    assert [line.split()[:2] for line in done.out.splitlines()] == [
+        ["replica", "mirror"],
+        ["r0", "equal"],
+        ["r1", "equal"],
+    ]
+
+
+async def test_audit_in_json_is_one_object_a_replica(router: LiveRouter) -> None:
+    done = await prefixlb("audit", "r0", "--json", router=address(router))
+    [audited] = map(json.loads, done.out.splitlines())
+    assert done.code == 0
+    assert (audited["replica_id"], audited["outcome"]) == ("r0", "equal")
+    assert audited["tree_blocks"] == audited["mirror_blocks"] == 10
+    assert (audited["missing_hashes"], audited["extra"]) == ([], 0)
+
+
+async def test_audit_of_an_unknown_replica_fails_and_names_those_there_are(
+    router: LiveRouter,
+) -> None:
+    done = await prefixlb("audit", "r7", router=address(router))
+    assert (done.code, done.out) == (1, "")
+    assert "error: unknown replica r7; in the fleet: r0, r1" in done.err
+
+
+async def test_explain_shows_every_replica_and_marks_the_pick(router: LiveRouter) -> None:
+    done = await prefixlb("explain", "--ids", IDS, router=address(router))
+    assert done.code == 0
+    _, first, second, verdict = done.out.splitlines()
+    assert first.split()[:3] == [">", "r0", "40"]
+    assert second.split()[:2] == ["r1", "0"]
+    assert verdict == "r0 (prefix): 39 of 40 prompt tokens are cached there"
+
+
+async def test_explain_in_json_has_pick_and_candidates(router: LiveRouter) -> None:
+    done = await prefixlb("explain", "--ids", IDS, "--json", router=address(router))
+    explained = json.loads(done.out)
+    assert explained["pick"]["replica_id"] == "r0" and explained["pick"]["reason"] == "prefix"
+    r0, r1 = explained["candidates"]
+    assert (r0["replica_id"], r0["matched_tokens"], r0["eligible"]) == ("r0", 40, True)
+    assert r0["cost_tokens"] < r1["cost_tokens"]
+
+
+async def test_explain_keeps_namespaces_apart(router: LiveRouter) -> None:
+    done = await prefixlb(
+        *("explain", "--ids", IDS, "--cache-salt", "other", "--json"), router=address(router)
+    )
+    assert [each["matched_tokens"] for each in json.loads(done.out)["candidates"]] == [0, 0]
+
+
+async def test_explain_of_words_among_ids_says_what_is_expected(router: LiveRouter) -> None:
+    done = await prefixlb("explain", "--ids", "1,two", router=address(router))
+    assert (done.code, done.out) == (1, "")
+    assert "--ids: expected whole numbers such as 1,15,9" in done.err
