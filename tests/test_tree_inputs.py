@@ -248,6 +248,7 @@ def test_a_namespace_that_is_no_unicode_changes_nothing(
     before = tree.dump()
     for call in (
         lambda: tree.peek(key, **namespace),
+        lambda: tree.find(key, **namespace),
         lambda: tree.match_prefix(key, **namespace),
         lambda: tree.insert(key, slots, **namespace),
         lambda: tree.admit(key, slots, **namespace),

@@ -42,6 +42,17 @@ class _Claim:
     namespace: Namespace
 
 
+def _claim(
+    owned_from: int, counted_to: int, priority: int, extra_key: str, cache_salt: str
+) -> _Claim:
+    return _Claim(
+        natural(owned_from),
+        natural(counted_to),
+        signed(priority),
+        namespace(extra_key, cache_salt),
+    )
+
+
 class PyTree:
     """`policy_options` may be any numbers, where `radix_rs.Tree` takes ints only."""
 
@@ -109,12 +120,13 @@ class PyTree:
         extra_key: str = "",
         cache_salt: str = "",
     ) -> Match:
+        space = namespace(extra_key, cache_salt)
         key = self._whole_pages(token_array("tokens", tokens))
         since = self._structure.resume(key, natural(node), natural(length))
         if since:
             place: Place | None = self._structure.walk(key, since)
         else:
-            place = self._structure.locate(key, (extra_key, cache_salt))
+            place = self._structure.locate(key, space)
         if place is None:
             return Match(0, self._structure.plain_root.handle)
         return Match(place.matched, place.node.handle)
@@ -135,12 +147,7 @@ class PyTree:
         cache_salt: str = "",
     ) -> Insert:
         key, own = token_array("tokens", tokens), slot_array("slots", slots)
-        claim = _Claim(
-            natural(owned_from),
-            natural(counted_to),
-            signed(priority),
-            namespace(extra_key, cache_salt),
-        )
+        claim = _claim(owned_from, counted_to, priority, extra_key, cache_salt)
         held, end = self._insert(key, own, claim)
         duplicates = [(claim.owned_from, held)] if claim.owned_from < held else []
         return Insert(held, end.handle, duplicates)
@@ -191,12 +198,7 @@ class PyTree:
         cache_salt: str = "",
     ) -> Checkpoint:
         key, own = token_array("tokens", tokens), writable_slots("slots", slots)
-        claim = _Claim(
-            natural(owned_from),
-            natural(counted_to),
-            signed(priority),
-            namespace(extra_key, cache_salt),
-        )
+        claim = _claim(owned_from, counted_to, priority, extra_key, cache_salt)
         held, end = self._store(key, own, claim, natural(prompt_length), receipt)
         freed = own[claim.owned_from : held].tobytes()
         _gather(end, own, claim.owned_from)
@@ -218,12 +220,7 @@ class PyTree:
         cache_salt: str = "",
     ) -> bytes:
         key, own = token_array("tokens", tokens), slot_array("slots", slots)
-        claim = _Claim(
-            natural(owned_from),
-            natural(counted_to),
-            signed(priority),
-            namespace(extra_key, cache_salt),
-        )
+        claim = _claim(owned_from, counted_to, priority, extra_key, cache_salt)
         held, end = self._store(key, own, claim, natural(prompt_length), receipt)
         self.unlock(receipt)
         return own[claim.owned_from : held].tobytes() + own[end.end :].tobytes()
