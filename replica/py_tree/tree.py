@@ -67,9 +67,9 @@ class PyTree:
         policy_options: Mapping[str, float] | None = None,
         disabled: bool = False,
     ) -> None:
-        if len(hash_key) != 16:
-            raise TreeError(f"hash_key: expected 16 bytes, got {len(hash_key)}")
+        hash_key = chain.whole_key(hash_key)
         page_size, block_size = natural(page_size), natural(block_size)
+        order = make_policy(policy, policy_options or {})
         possible = 1 <= page_size <= MAX_LENGTH and 1 <= block_size <= MAX_LENGTH
         if not possible or block_size % page_size:
             raise TreeError(
@@ -80,7 +80,7 @@ class PyTree:
         self._model = model
         self._disabled = disabled
         self._structure = Structure(page_size=page_size, block_size=block_size)
-        self._evictable = Evictable(make_policy(policy, policy_options or {}))
+        self._evictable = Evictable(order)
         # Far from the nodes' handles, so that one is never taken for the other.
         self._new_receipt = itertools.count((1 << 63) + (1 << 40)).__next__
         self._receipts: dict[int, Node] = {}

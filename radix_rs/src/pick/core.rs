@@ -106,11 +106,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub fn new(policy: Policy, weights: Weights, in_flight_ttl_s: f64, seed: u64) -> Self {
+    pub fn new(policy: Policy, weights: Weights, seed: u64) -> Self {
         Self {
             fleet: Fleet::default(),
             index: Index::default(),
-            in_flight: InFlight::new(in_flight_ttl_s),
+            in_flight: InFlight::default(),
             policy,
             weights,
             random: Random::new(seed),

@@ -8,6 +8,9 @@ use std::collections::HashMap;
 
 use crate::index::{Index, ReplicaId, bisect, common};
 
+/// How long a prompt is expected that nobody says anything about.
+const TTL_S: f64 = 60.0;
+
 /// A prompt whose prefill is not known to be done.
 #[derive(Debug)]
 pub(crate) struct Pending {
@@ -72,25 +75,14 @@ pub(crate) struct Sent<'a> {
 }
 
 /// All prompts in flight, by replica and by ticket. Tickets begin with 1 and are never used again.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    ttl_s: f64,
     tickets: u64,
     requests: HashMap<u64, ReplicaId>,
     sides: Vec<Side>,
 }
 
 impl InFlight {
-    /// `ttl_s`: how long a prompt is expected that nobody says anything about.
-    pub fn new(ttl_s: f64) -> Self {
-        Self {
-            ttl_s,
-            tickets: 0,
-            requests: HashMap::new(),
-            sides: Vec::new(),
-        }
-    }
-
     /// Enters a prompt and returns its ticket.
     pub fn send(&mut self, replica: ReplicaId, sent: &Sent<'_>, now_s: f64) -> u64 {
         self.tickets += 1;
@@ -103,7 +95,7 @@ impl InFlight {
         self.sides[index].requests += 1;
         self.sides[index].pending.push(Pending {
             ticket,
-            expires_s: now_s + self.ttl_s,
+            expires_s: now_s + TTL_S,
             first: sent.chain.first().copied().unwrap_or(0),
             chain: sent.chain.into(),
             stored: sent.stored,
