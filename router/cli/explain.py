@@ -128,7 +128,7 @@ def _prompt(args: argparse.Namespace) -> Prompt:
             return [int(number) for number in args.ids.replace(",", " ").split()]
         except ValueError as error:
             raise InvalidRequest(
-                f"--ids: expected whole numbers such as 1,15,9: {error}"
+                f"--ids: expected whole numbers such as 1,15,9, got {args.ids!r}"
             ) from error
     text = whole_input() if args.text == "-" else args.text
     return [{"role": "user", "content": text}] if args.chat else text
