@@ -50,7 +50,7 @@ class Looks:
         await self._redis.delete(keys.lease("test", name))
 
     async def look(self) -> set[str]:
-        return set(self.discovery._next_view(await self.discovery._read()))
+        return set(await self.discovery.look())
 
 
 async def test_a_silent_replica_without_a_lease_two_looks_in_a_row_is_dead(

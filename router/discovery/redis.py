@@ -65,7 +65,7 @@ class LeaseDiscovery:
         while True:
             try:
                 async with reply_timeout():
-                    leases = await self._read()
+                    view = await self.look()
             except (RedisError, OSError) as error:
                 self._link.failed(error)
                 self._absent.clear()  # what was absent before Redis went says nothing afterwards
@@ -73,8 +73,17 @@ class LeaseDiscovery:
                 continue
             self._link.answered()
             retry = pauses(self._rng)
-            yield list(self._next_view(leases).values())
+            yield list(view.values())
             await asyncio.sleep(PERIOD_S)
+
+    async def look(self) -> dict[str, Lease]:
+        """The view that follows from the leases there are now."""
+        return self._next_view(await self._read())
+
+    @property
+    def without_lease(self) -> set[str]:
+        """Replicas of the view that had none at the last look."""
+        return set(self._absent)
 
     async def _read(self) -> dict[str, Lease]:
         """The leases that exist of members and replicas in the view."""
