@@ -232,6 +232,19 @@ async def test_a_backlog_that_overflows_shows_as_a_gap_in_seq(redis_switch: Redi
         assert after[0].seq > before[-1].seq + 1
 
 
+async def test_keys_of_another_type_in_the_way_are_removed(redis_url: str) -> None:
+    async with redis_rig(redis_url) as rig:
+        await traffic(rig, 3, seed=4)
+        ours = {keys.deltas(CLUSTER, NAME): b"stream", keys.members(CLUSTER): b"zset"}
+        with redis.Redis.from_url(redis_url) as client:
+            for key in ours:
+                client.set(key, "in the way")
+            async with asyncio.timeout(10):
+                while {key: client.type(key) for key in ours} != ours:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert client.zrange(keys.members(CLUSTER), 0, -1) == [NAME.encode()]
+
+
 async def test_the_lease_lives_while_the_replica_does(redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
         async with redis_rig(redis_url) as rig:
