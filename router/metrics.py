@@ -104,6 +104,7 @@ class Reading:
     member: Member
     stream: Stream
     indexed: MirrorStats
+    size_bytes: int
     in_flight: int
     now_s: float
 
@@ -167,7 +168,7 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
     ),
     ("requests_in_flight", "Requests of this router there now.", lambda r: r.in_flight),
     ("mirror_blocks", "Blocks in the replica's mirror.", lambda r: r.indexed.count),
-    ("mirror_size_bytes", "Memory of the replica's mirror.", lambda r: r.indexed.size_bytes),
+    ("mirror_size_bytes", "Memory of the replica's mirror.", lambda r: r.size_bytes),
     (
         "delta_lag_seconds",
         "From Redis' time stamp on the last batch to its arrival.",
@@ -217,6 +218,7 @@ class FleetCollector(Collector):
                 member,
                 self._subscriber.stream(replica),
                 self._router.mirror(replica),
+                self._router.mirror_size_bytes(replica),
                 self._router.in_flight(replica),
                 time.monotonic(),
             )
