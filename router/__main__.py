@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-import signal
 import sys
+from functools import partial
 
 from proto.errors import Unavailable
 from proto.secret import read_hash_secret
+from proto.signals import EndSignals
 from radix_rs import derive_hash_key
 from router.process import running
 from router.settings import RouterSettings, read_settings
@@ -16,22 +17,9 @@ log = logging.getLogger("router")
 
 async def serve(settings: RouterSettings, hash_key: bytes) -> None:
     """Serve until a signal, then drain; a second signal ends the draining."""
-    stop, end = asyncio.Event(), asyncio.Event()
-
-    def on_signal(name: str) -> None:
-        log.info("signal name=%s", name)
-        (end if stop.is_set() else stop).set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number.name)
+    signals = EndSignals()
     async with running(settings, hash_key) as router:
-        await stop.wait()
-        drained = asyncio.create_task(router.drain(settings.drain_timeout_s))
-        ended = asyncio.create_task(end.wait())
-        await asyncio.wait({drained, ended}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (drained, ended):
-            task.cancel()
+        await signals.drained(partial(router.drain, settings.drain_timeout_s))
         log.info("router ends in_flight=%d", router.parts.admission.inflight)
 
 
