@@ -44,7 +44,7 @@ class DeltaBatch(_message.Message):
     """One entry of a replica's delta stream: what its tree stored and evicted since the previous batch.
 
     Blocks are named by chain hash: h(0) seeds the namespace (model, extra_key, cache_salt) and
-    h(i) = H(h(i-1), i-th block's token ids as little-endian u32), H keyed with the cluster secret.
+    h(i) = H(h(i-1), i-th block's token ids), H keyed with the cluster secret.
     0 is no hash: it stands for "no parent". `hash_version` names H; see radix_rs/src/chain.rs.
 
     Set semantics: storing a block twice, or removing an unknown one, changes nothing.
