@@ -116,7 +116,7 @@ class Registry:
             if not other or other == own.address:
                 return
             if left_ms is None:
-                log.info("waits for a lease to run out: key=%s address=%s", key, other)
+                log.info("waits for a lease to run out key=%s address=%s", key, other)
             elif now_left_ms > left_ms:
                 raise Unavailable(
                     f"replica id {own.replica_id!r} is in use: the replica at {other} renews its"

@@ -5,6 +5,8 @@ import logging
 import sys
 from functools import partial
 
+from prometheus_client import disable_created_metrics
+
 from proto.errors import Unavailable
 from proto.secret import read_hash_secret
 from proto.signals import EndSignals
@@ -29,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the page
     try:
         hash_key = derive_hash_key(read_hash_secret(settings.hash_secret_file))
     except ValueError as error:

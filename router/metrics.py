@@ -10,13 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 import grpc
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    Info,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -40,8 +34,6 @@ class Metrics:
     """What is counted where it happens."""
 
     def __init__(self, *, policy: str) -> None:
-        # A start time for each series would double the page.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.requests = Counter(
             PREFIX + "requests",
