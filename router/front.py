@@ -30,7 +30,7 @@ from proto.prefixlb.v1.inference_pb2_grpc import InferenceServicer
 from proto.token_ids import set_ids
 from radix_rs import Pick, Router
 from router.admission import Admission
-from router.fleet import Fleet
+from router.fleet import Fleet, none_eligible
 from router.metrics import Metrics
 from router.prompt import Prompt, PromptReader
 from router.replica_state import ReplicaState
@@ -137,7 +137,7 @@ class Front(InferenceServicer):
                     failed.append(pick.replica)
                     log.warning("retry request=%r why=%r", request.request_id, str(error))
         if failure is None:
-            raise Unavailable(f"no replica of model {prompt.model!r} can take requests now")
+            raise none_eligible(prompt.model)
         full = failure.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         raise (Overloaded if full else Unavailable)(
             f"tried {', '.join(failed)}: {failure}"
