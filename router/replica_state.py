@@ -73,8 +73,8 @@ class ReplicaState:
         self.silent_checks = 0
         """Health checks without an answer since the last one with an answer."""
         self.codec: TextCodec | None = None
-        """Its tokenizer, once fetched. Nobody reads it here: Tokenizers refers to it weakly, so that
-        it stays for as long as a replica of it does.
+        """Its tokenizer, once fetched. Nobody reads it here: Tokenizers refers to it weakly, so it
+        stays for as long as a replica of it does.
         """
         self.tokens = TokenTotals()
         self.calls: set[GenerateCall] = set()
