@@ -103,7 +103,9 @@ class Fleet:
             return asked
         if (asked and asked in self._known_models) or not served:
             of_model = f" of model {asked!r}" if asked else ""
-            raise Unavailable(f"no replica{of_model} is there")
+            refused = ", ".join(sorted({each.reason for each in self.refusals}))
+            why = f"; some are refused ({refused}), see prefixlb status" if refused else ""
+            raise Unavailable(f"no replica{of_model} is there{why}")
         if not asked and len(served) == 1:
             return served.pop()
         wanted = f"unknown model {asked!r}" if asked else "the request names no model"

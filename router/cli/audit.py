@@ -19,7 +19,8 @@ EXAMPLES = """examples:
   prefixlb audit replica-0 --json
   prefixlb audit || echo "a mirror differs from its tree, or could not be compared"
 
-Exit code 0 only if every mirror is equal. Each audited replica sends one snapshot of its tree.
+Exit code 0 only if there are mirrors and every one is equal. Each audited replica sends one snapshot
+of its tree.
 """
 
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
                 print(json.dumps(as_dict(each)), flush=True)
     if not args.json:
         console.stdout().print(audit_table(audited) if audited else "no replica is in the fleet")
-    return 0 if all(outcome(each) == "equal" for each in audited) else 1
+    return 0 if audited and all(outcome(each) == "equal" for each in audited) else 1
 
 
 def audit_table(audited: list[AuditResponse]) -> Table:

@@ -122,6 +122,6 @@ def _prompt(args: argparse.Namespace) -> Prompt:
             return [int(number) for number in args.ids.replace(",", " ").split()]
         except ValueError as error:
             raise InvalidRequest(
-                f"--ids: expected whole numbers such as 1,15,9: {error}"
+                f"--ids: expected whole numbers such as 1,15,9, got {args.ids!r}"
             ) from error
     return text_prompt(args)
