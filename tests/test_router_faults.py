@@ -14,10 +14,10 @@ from grpc import aio
 from proto.keepalive import MIN_PING_INTERVAL_S
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from radix_rs import RouterError
-from router.cli.redis_server import free_port
 from router.health_checks import VANISHED_S
 from tests.fake_replica import NOT_SERVING, SERVING, FakeReplica, Script, replicas
 from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
+from tests.ports import free_port
 
 pytestmark = pytest.mark.redis
 
