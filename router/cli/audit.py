@@ -19,8 +19,8 @@ EXAMPLES = """examples:
   prefixlb audit replica-0 --json
   prefixlb audit || echo "a mirror differs from its tree, or could not be compared"
 
-Exit code 0 only if there are mirrors and all are equal. Each audited replica sends one snapshot
-of its tree.
+Exit code 0 only if there are mirrors and every one is equal. Each audited replica sends one
+snapshot of its tree.
 """
 
 
