@@ -12,7 +12,7 @@ from proto.prefixlb.v1.admin_pb2 import AuditResponse
 from radix_rs import Router, RouterError
 from router.fleet import Fleet, Member
 from router.mirror import MirrorState
-from router.replica_state import failure
+from router.replica_channel import failure
 
 AUDIT_TIMEOUT_S = 15.0
 """For one replica; in this time a mirror that is in doubt has taken its snapshot."""

@@ -19,7 +19,7 @@ from proto.prefixlb.v1.delta_pb2 import DeltaBatch, Lease
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, SamplingParams
 from proto.prefixlb.v1.replica_pb2 import FlushRequest, SnapshotRequest
 from radix_rs import HASH_VERSION, Router, chain_hashes
-from router.cli.redis_server import free_port
+from tests.ports import free_port
 from tests.redis_process import redis_server
 from tests.replica_rig import HASH_KEY, ReplicaRig, replica_rig, tokens_request
 from tests.test_generate import numbers
