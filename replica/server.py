@@ -9,7 +9,7 @@ from grpc_reflection.v1alpha import reflection
 
 from proto.keepalive import KEEPALIVE
 from proto.limits import SERVER_LIMITS
-from proto.listening import listen
+from proto.listening import Listener
 from proto.prefixlb.v1 import inference_pb2, replica_pb2
 from proto.prefixlb.v1.inference_pb2_grpc import add_InferenceServicer_to_server
 from proto.prefixlb.v1.replica_pb2_grpc import add_ReplicaServicer_to_server
@@ -47,27 +47,37 @@ class Server:
         Above `max_generate_calls` and some spare ones gRPC itself answers RESOURCE_EXHAUSTED.
         `refused`: as of UnaryReader.
         """
-        self._server = aio.server(
-            options=[
-                *SERVER_LIMITS,
-                ("grpc.so_reuseport", 0),  # two on one port would be a mistake
-                *KEEPALIVE,
-            ],
-            interceptors=[UnaryReader(refused=refused)],
-            maximum_concurrent_rpcs=max_generate_calls + SPARE_CALLS,
-        )
-        add_InferenceServicer_to_server(inference, self._server)
-        add_ReplicaServicer_to_server(replica, self._server)
+
+        def make() -> aio.Server:
+            return aio.server(
+                options=[
+                    *SERVER_LIMITS,
+                    ("grpc.so_reuseport", 0),  # two on one port would be a mistake
+                    *KEEPALIVE,
+                ],
+                interceptors=[UnaryReader(refused=refused)],
+                maximum_concurrent_rpcs=max_generate_calls + SPARE_CALLS,
+            )
+
+        def register(server: aio.Server) -> None:
+            add_InferenceServicer_to_server(inference, server)
+            add_ReplicaServicer_to_server(replica, server)
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+            names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server)
+
         self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
-        self.port = listen(self._server, host, port)
+        self._listener = Listener(make, host, port)
+        self._listener.add(register)
+
+    @property
+    def port(self) -> int:
+        return self._listener.port
 
     async def start(self) -> None:
         for name in SERVICES:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        await self._server.start()
+        await self._listener.start()
 
     async def drain(self) -> None:
         """Health says NOT_SERVING; calls go on."""
@@ -75,4 +85,4 @@ class Server:
 
     async def stop(self) -> None:
         """Cancel what still runs, once last messages have had the time to leave."""
-        await self._server.stop(LAST_MESSAGES_S)
+        await self._listener.stop(LAST_MESSAGES_S)

@@ -8,6 +8,7 @@ from functools import partial
 from prometheus_client import disable_created_metrics
 
 from proto.errors import Unavailable
+from proto.logs import configure_logs
 from proto.secret import read_hash_secret
 from proto.signals import EndSignals
 from radix_rs import derive_hash_key
@@ -28,9 +29,7 @@ async def serve(settings: RouterSettings, hash_key: bytes) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 after a signal, 1 if a port is taken, 2 for a bad setting."""
     settings = read_settings(sys.argv[1:] if arguments is None else arguments)
-    logging.basicConfig(
-        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    configure_logs(settings.log_level)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the page
     try:
         hash_key = derive_hash_key(read_hash_secret(settings.hash_secret_file))
