@@ -16,8 +16,9 @@ from prometheus_client import CollectorRegistry
 from proto.metrics_page import metrics_page
 from router.cli import launch
 from router.cli.command_line import COMMANDS
-from router.cli.redis_server import NoRedisServer, find_redis_server, free_port
+from router.cli.redis_server import NoRedisServer, find_redis_server
 from tests.fake_router import FakeRouter, fake_router
+from tests.ports import free_port
 
 
 @dataclass(frozen=True)
