@@ -219,13 +219,16 @@ async def test_redis_away_and_back_costs_no_request_and_no_batch(
         assert sum(len(batch.events) for batch in after) > 0
 
 
-async def test_a_backlog_that_overflows_shows_as_a_gap_in_seq(redis_switch: RedisSwitch) -> None:
+async def test_a_backlog_that_overflows_is_an_alarm_and_shows_as_a_gap_in_seq(
+    redis_switch: RedisSwitch, caplog: pytest.LogCaptureFixture
+) -> None:
     async with redis_rig(redis_switch.url, max_backlog_bytes=400) as rig:
         await traffic(rig, 3, seed=7)
         before = await until(redis_switch.url, lambda batches: batches[-1].count > 0)
         redis_switch.off()
         await traffic(rig, 20, seed=8)
         assert rig.replica.metrics.total("dropped_delta_bytes") > 400
+        assert "delta backlog is full, dropped size_bytes=" in caplog.text
         redis_switch.on()
         after = await until(redis_switch.url, lambda batches: True)
         assert after[0].epoch == before[-1].epoch

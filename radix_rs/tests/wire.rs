@@ -93,7 +93,10 @@ fn router(vectors: &Value) -> Router {
     let router = Router::new(&Settings {
         hash_key: key(vectors),
         policy: PolicyKind::Cost,
-        weights: Weights { k: 1.0, decode: 1.0 },
+        weights: Weights {
+            k: 1.0,
+            decode: 1.0,
+        },
         in_flight_ttl_s: 60.0,
         seed: 0,
     });
