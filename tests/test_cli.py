@@ -293,7 +293,7 @@ async def test_top_in_a_pipe_prints_a_table_each_second_with_what_came_since(
         router.status.silent_s = 12
         second = await line_with(output, "replica-1")
         third = await line_with(output, "replica-1")
-    rows = [[cell for cell in re.split(r"  +", row.strip())] for row in (first, second, third)]
+    rows = [re.split(r"  +", row.strip()) for row in (first, second, third)]
     load = ["3", "2", "1", "640", "12"]
     assert rows[0] == ["replica-1", "live", "streaming, equal", "3", "-", "25.0 %", *load]
     assert rows[1][1] == "live, silent 12 s"

@@ -49,10 +49,8 @@ def run(args: argparse.Namespace) -> int:
     frames = rows(refresh.each_second(partial(view_fleet, args.router)))
     if args.json:
         for frame in frames:
-            print(
-                json.dumps({"router": args.router, "replicas": list(map(as_dict, frame))}),
-                flush=True,
-            )
+            shown = {"router": args.router, "replicas": [as_dict(row) for row in frame]}
+            print(json.dumps(shown), flush=True)
     else:
         refresh.show(map(table, frames))
     return 0
