@@ -130,6 +130,7 @@ def test_nothing_in_redis_contains_a_prompt_and_namespaces_share_no_block(tmp_pa
         cluster.stop()
 
     seen = b"\n".join((*map(unescaped, monitor.lines), *kept))
+    assert monitor.lines[-1].partition(b'"')[2].startswith(b"ZREM"), "watched to the end"
     assert seen.count(b"XADD") > 10 and b"prefixlb:local:lease:replica-0" in seen
     for name in ("violet", "umbrella", "Quennell", "Obstgasse", "zebra", "walrus"):
         assert name.encode() not in seen and name.encode("utf-16-le") not in seen, name
