@@ -101,8 +101,8 @@ class DeltaBatch(_message.Message):
     stored hash is 0, the class of a load is above 31, or block_size or hash_version is not the reader's.
 
     SNAPSHOT. Replica.Snapshot in replica.proto: the tree as of a (epoch, seq), in chunks that are each a DeltaBatch
-    of that epoch and seq with Stored events alone. The reader forgets its blocks, applies all chunks, compares count
-    and digest with the last one's, and goes on with the batches of seq + 1 and later, which it kept meanwhile.
+    of that epoch and seq whose events store blocks and remove none. The reader forgets its blocks, applies all chunks,
+    compares count and digest with the last one's, and goes on with the batches of seq + 1 and later, which it kept meanwhile.
     A chunk has at most 16 MiB. seq 0 is a tree whose first batch is still to come.
 
     VERSIONS. Fields and kinds of event that are unknown are passed over; if such an event changed the tree, count and
