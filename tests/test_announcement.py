@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -125,6 +126,9 @@ async def test_deltas_from_the_first_on_rebuild_the_tree(redis_url: str) -> None
         assert [batch.seq for batch in batches] == list(range(1, len(batches) + 1))
         assert set(outcomes) == {"applied"}
         await assert_equals_tree(router, rig)
+        name, label = "prefixlb_replica_last_published_timestamp_seconds", {"model": "tiny"}
+        last_s = rig.replica.metrics.registry.get_sample_value(name, label)
+        assert last_s is not None and 0 <= time.time() - last_s < 60
 
 
 async def test_a_snapshot_and_the_deltas_after_it_rebuild_the_tree(redis_url: str) -> None:

@@ -49,8 +49,8 @@ class DeltaBatch(_message.Message):
     that is 0, it is 1.
 
 
-    KEYS. All follow from the cluster's secret, which is a file's bytes without white space at either end (without a
-    file: no bytes).
+    KEYS. All follow from the cluster's secret, which is a file's bytes without ASCII white space at either
+    end (without a file: no bytes).
       key  = the first 16 bytes of SHA-256("prefixlb-hash-v1" || secret)
       nh   = SHA-256(key || 0x00) || SHA-256(key || 0x01), read as eight words of 64 bits: nh[0] ... nh[7]
       link = the first 16 bytes of SHA-256(key || 0x02)
@@ -102,8 +102,9 @@ class DeltaBatch(_message.Message):
 
     SNAPSHOT. Replica.Snapshot in replica.proto: the tree as of a (epoch, seq), in chunks that are each a DeltaBatch
     of that epoch and seq whose events store blocks and remove none. The reader forgets its blocks, applies all chunks,
-    compares count and digest with the last one's, and goes on with the batches of seq + 1 and later, which it kept meanwhile.
-    A chunk has at most 16 MiB. seq 0 is a tree whose first batch is still to come.
+    compares count and digest with the last one's, and goes on with the batches of seq + 1 and later, which it kept
+    meanwhile. The last chunk's load replaces what is known. A chunk has at most 16 MiB. seq 0 is a tree whose first
+    batch is still to come.
 
     VERSIONS. Fields and kinds of event that are unknown are passed over; if such an event changed the tree, count and
     digest tell. Another way to hash is another `hash_version`: readers refuse its replicas, by lease and
