@@ -348,8 +348,6 @@ class MirrorStats:
     seq: int
     count: int
     digest: int
-    size_bytes: int
-    """Its share of the index by blocks, roughly; the shares add up to the index."""
 
 @final
 class Router:
@@ -397,6 +395,11 @@ class Router:
         is of another epoch or seq than those before it; also as for `apply`.
         """
     def mirror(self, replica: str) -> MirrorStats: ...
+    def mirror_size_bytes(self, replica: str) -> int:
+        """Its mirror's share of the index by blocks, roughly; the shares add up to the index.
+
+        Looks at the whole index, without the interpreter's lock: for a metrics page alone.
+        """
     def load(self, replica: str) -> Load: ...
     def blocks(self, replica: str) -> list[int]:
         """The hashes in its mirror, sorted; for audits and tests."""

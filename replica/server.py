@@ -7,7 +7,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from proto.errors import Unavailable
+from proto.keepalive import KEEPALIVE
 from proto.limits import SERVER_LIMITS
 from proto.listening import listen
 from proto.prefixlb.v1 import inference_pb2, replica_pb2
@@ -24,15 +24,6 @@ SERVICES = (
 
 LAST_MESSAGES_S = 0.5
 """Calls that watch health never end by themselves; all others are done sooner."""
-
-KEEPALIVE_S = 5.0
-"""A connection that brings nothing for so long is asked for a sign of life."""
-
-KEEPALIVE_TIMEOUT_S = 5.0
-"""Without one after so long its client has vanished: connection and calls end."""
-
-MIN_PING_INTERVAL_MS = 500
-"""Clients and routers may ping this often, to find out soon that a replica is cut off."""
 
 SPARE_CALLS = 256
 """Calls beside those of Generate: health, snapshots, descriptions."""
@@ -60,12 +51,7 @@ class Server:
             options=[
                 *SERVER_LIMITS,
                 ("grpc.so_reuseport", 0),  # two on one port would be a mistake
-                ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1000)),
-                ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
-                ("grpc.http2.max_pings_without_data", 0),  # a prefill may take long
-                ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),  # or a minute
-                ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+                *KEEPALIVE,
             ],
             interceptors=[UnaryReader(refused=refused)],
             maximum_concurrent_rpcs=max_generate_calls + SPARE_CALLS,
@@ -76,10 +62,7 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
-        try:
-            self.port = listen(self._server, host, port)
-        except OSError as error:
-            raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error
+        self.port = listen(self._server, host, port)
 
     async def start(self) -> None:
         for name in SERVICES:

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Callable
 
 from grpc import aio
 
-from proto.errors import Unavailable, as_status
+from proto.errors import as_status
 from proto.prefixlb.v1 import admin_pb2, delta_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import AdminServicer
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from radix_rs import Router
 from router.admission import Admission
 from router.auditor import Auditor
-from router.fleet import Fleet, Member
+from router.fleet import Fleet, Member, none_eligible
 from router.mirror import MirrorState
 from router.prompt import Prompt, PromptReader
 from router.replica_state import Liveness
@@ -57,7 +57,7 @@ class Admin(AdminServicer):
                 prompt = await self._prompts.read(request.request)
                 picked = self._pick(request.request, prompt)
             if picked is None:
-                raise Unavailable(f"no replica of model {prompt.model!r} can take requests now")
+                raise none_eligible(prompt.model)
         return picked
 
     async def Explain(

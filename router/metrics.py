@@ -10,13 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 import grpc
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    Info,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -42,8 +36,6 @@ class Metrics:
     """What is counted where it happens."""
 
     def __init__(self, *, policy: str) -> None:
-        # A start time for each series would double the page.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.requests = Counter(
             PREFIX + "requests",
@@ -106,6 +98,7 @@ class Reading:
     member: Member
     stream: Stream
     indexed: MirrorStats
+    size_bytes: int
     in_flight: int
     now_s: float
 
@@ -175,7 +168,7 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
     ),
     ("requests_in_flight", "Requests of this router there now.", lambda r: r.in_flight),
     ("mirror_blocks", "Blocks in the replica's mirror.", lambda r: r.indexed.count),
-    ("mirror_size_bytes", "Memory of the replica's mirror.", lambda r: r.indexed.size_bytes),
+    ("mirror_size_bytes", "Memory of the replica's mirror.", lambda r: r.size_bytes),
     (
         "delta_lag_seconds",
         "From Redis' time stamp on the last batch to its arrival.",
@@ -225,6 +218,7 @@ class FleetCollector(Collector):
                 member,
                 self._subscriber.stream(replica),
                 self._router.mirror(replica),
+                self._router.mirror_size_bytes(replica),
                 self._router.in_flight(replica),
                 time.monotonic(),
             )

@@ -25,7 +25,7 @@ from router.health import Readiness
 from router.metrics import Metrics
 from router.prompt import PromptReader
 from router.redis_link import RedisLink
-from router.replica_state import ask_lease
+from router.replica_channel import ask_lease
 from router.server import Server
 from router.settings import RouterSettings
 from router.silence import SilenceWatch

@@ -8,7 +8,7 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
-from proto.errors import Unavailable
+from proto.keepalive import KEEPALIVE
 from proto.limits import SERVER_LIMITS
 from proto.listening import listen
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
@@ -18,7 +18,6 @@ from proto.unary_reader import UnaryReader
 from router.admin import Admin
 from router.admission import Admission
 from router.front import Front
-from router.keepalive import KEEPALIVE, PERMIT_KEEPALIVE
 from router.metrics import Metrics
 
 SERVICES = (
@@ -49,14 +48,10 @@ class Server:
             options=[
                 ("grpc.so_reuseport", 0),  # a second router on the port is a mistake, not a helper
                 *KEEPALIVE,
-                *PERMIT_KEEPALIVE,
                 *SERVER_LIMITS,
             ],
         )
-        try:
-            self.port = listen(self._server, host, port)
-        except OSError as error:
-            raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error
+        self.port = listen(self._server, host, port)
 
     def add(self, front: Front, admin: Admin, health: health_aio.HealthServicer) -> None:
         """What it serves; before `start`."""

@@ -21,7 +21,7 @@ from proto.prefixlb.v1.inference_pb2_grpc import (
     add_InferenceServicer_to_server,
 )
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaServicer, add_ReplicaServicer_to_server
-from router.cli.redis_server import free_port
+from tests.ports import free_port
 
 
 class FakeRouter(InferenceServicer, AdminServicer, ReplicaServicer):

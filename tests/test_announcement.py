@@ -20,7 +20,7 @@ from proto.prefixlb.v1.delta_pb2 import DeltaBatch, Lease
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, SamplingParams
 from proto.prefixlb.v1.replica_pb2 import FlushRequest, SnapshotRequest
 from radix_rs import HASH_VERSION, Router, chain_hashes
-from router.cli.redis_server import free_port
+from tests.ports import free_port
 from tests.redis_process import redis_server
 from tests.replica_rig import HASH_KEY, ReplicaRig, replica_rig, tokens_request
 from tests.test_generate import numbers
@@ -237,6 +237,19 @@ async def test_a_backlog_that_overflows_is_an_alarm_and_shows_as_a_gap_in_seq(
         after = await until(redis_switch.url, lambda batches: True)
         assert after[0].epoch == before[-1].epoch
         assert after[0].seq > before[-1].seq + 1
+
+
+async def test_keys_of_another_type_in_the_way_are_removed(redis_url: str) -> None:
+    async with redis_rig(redis_url) as rig:
+        await traffic(rig, 3, seed=4)
+        ours = {keys.deltas(CLUSTER, NAME): b"stream", keys.members(CLUSTER): b"zset"}
+        with redis.Redis.from_url(redis_url) as client:
+            for key in ours:
+                client.set(key, "in the way")
+            async with asyncio.timeout(10):
+                while {key: client.type(key) for key in ours} != ours:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert client.zrange(keys.members(CLUSTER), 0, -1) == [NAME.encode()]
 
 
 async def test_the_lease_lives_while_the_replica_does(redis_url: str) -> None:

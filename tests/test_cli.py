@@ -21,8 +21,9 @@ from proto.prefixlb.v1.delta_pb2 import Lease
 from router.cli import launch, top
 from router.cli.command_line import COMMANDS
 from router.cli.fleet_view import ReplicaView
-from router.cli.redis_server import NoRedisServer, find_redis_server, free_port
+from router.cli.redis_server import NoRedisServer, find_redis_server
 from tests.fake_router import FakeRouter, fake_router
+from tests.ports import free_port
 
 
 @dataclass(frozen=True)

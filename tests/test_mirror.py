@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import radix_rs
 from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent
 from proto.prefixlb.v1.replica_pb2 import SnapshotResponse
-from router.mirror import CALM_S, HELD_BYTES, JITTER_S, MOST_JITTER_S, Mirror, MirrorState
+from router.mirror import CALM_S, HELD_BYTES, JITTER_S, MAX_JITTER_S, Mirror, MirrorState
 from tests import twins
 from tests.fakes import FakeClock
 
@@ -426,7 +426,7 @@ async def test_doubts_that_follow_one_another_are_asked_about_ever_less_often() 
         assert story.mirror.totals.snapshots == 13
         assert max(story.sleeps[:1]) <= JITTER_S
         assert max(story.sleeps[-6:]) > 5 * JITTER_S
-        assert max(story.sleeps) <= MOST_JITTER_S
+        assert max(story.sleeps) <= MAX_JITTER_S
         story.clock.advance(CALM_S)
         story.mirror.batch(claiming(story.batch(), seq=2**64 - 1))
         await story.settle()

@@ -12,9 +12,9 @@ import pytest
 
 from proto import keys
 from proto.redis_client import open_redis
-from router.cli.redis_server import free_port
 from tests.fake_replica import FakeReplica, replicas
 from tests.live_router import live_router, prompt_of, until
+from tests.ports import free_port
 from tests.redis_process import redis_server
 
 pytestmark = pytest.mark.redis

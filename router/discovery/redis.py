@@ -24,13 +24,13 @@ PERIOD_S = keys.LEASE_PERIOD_S / 2
 LOOKS = 2
 """A lease that is missing in so many looks on end is gone."""
 
-MOST_REPLICAS = 1024
+MAX_REPLICAS = 1024
 """More members than this are not looked at: whoever writes into Redis cannot fill this process."""
 
-MOST_NAME_CHARS = 253
+MAX_NAME_CHARS = 253
 """As long as the name of a pod can be."""
 
-MOST_LEASE_BYTES = 4096
+MAX_LEASE_BYTES = 4096
 
 
 class LeaseDiscovery:
@@ -81,11 +81,11 @@ class LeaseDiscovery:
         bad: dict[str, str] = {}
         members = keys.members(self._cluster)
         # Those renewed last come first, and one more than is looked at.
-        found = cast(list[bytes], await self._redis.zrevrange(members, 0, MOST_REPLICAS))
+        found = cast(list[bytes], await self._redis.zrevrange(members, 0, MAX_REPLICAS))
         names = [*self._view, *(name for name in _names(found, bad) if name not in self._view)]
-        if max(len(found), len(names)) > MOST_REPLICAS:
-            bad[members] = f"more than {MOST_REPLICAS} members, the others are not looked at"
-        asked = names[:MOST_REPLICAS]
+        if max(len(found), len(names)) > MAX_REPLICAS:
+            bad[members] = f"more than {MAX_REPLICAS} members, the others are not looked at"
+        asked = names[:MAX_REPLICAS]
         lease_keys = [keys.lease(self._cluster, name) for name in asked]
         values = cast(list[bytes | None], await self._redis.mget(lease_keys)) if asked else []
         leases: dict[str, Lease] = {}
@@ -119,10 +119,8 @@ def _names(members: list[bytes], bad: dict[str, str]) -> list[str]:
     names = []
     for member in members:
         name = member.decode(errors="backslashreplace")
-        if len(name) > MOST_NAME_CHARS:
-            bad[name[:MOST_NAME_CHARS]] = (
-                f"name of {len(name)} characters, at most {MOST_NAME_CHARS}"
-            )
+        if len(name) > MAX_NAME_CHARS:
+            bad[name[:MAX_NAME_CHARS]] = f"name of {len(name)} characters, at most {MAX_NAME_CHARS}"
         elif name.encode() != member:
             bad[name] = "name that is no UTF-8"
         elif not name or not name.isprintable():
@@ -134,8 +132,8 @@ def _names(members: list[bytes], bad: dict[str, str]) -> list[str]:
 
 def _lease(name: str, data: bytes) -> Lease:
     """Raises ValueError if `data` is no lease of replica `name`."""
-    if len(data) > MOST_LEASE_BYTES:
-        raise ValueError(f"lease of {len(data)} bytes, at most {MOST_LEASE_BYTES}")
+    if len(data) > MAX_LEASE_BYTES:
+        raise ValueError(f"lease of {len(data)} bytes, at most {MAX_LEASE_BYTES}")
     try:
         lease = Lease.FromString(data)
     except DecodeError as error:

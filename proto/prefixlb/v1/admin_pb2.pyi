@@ -33,7 +33,7 @@ class _PickReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PickReason
     PICK_REASON_LOAD: _PickReason.ValueType  # 2
     """Another replica holds more of the prompt, but waiting there costs more."""
     PICK_REASON_COLD: _PickReason.ValueType  # 3
-    """No replica holds any of it: the least loaded."""
+    """No replica holds or expects any of it: the lowest cost."""
     PICK_REASON_POLICY: _PickReason.ValueType  # 4
     """The policy does not look at prefixes."""
 
@@ -46,7 +46,7 @@ PICK_REASON_PREFIX: PickReason.ValueType  # 1
 PICK_REASON_LOAD: PickReason.ValueType  # 2
 """Another replica holds more of the prompt, but waiting there costs more."""
 PICK_REASON_COLD: PickReason.ValueType  # 3
-"""No replica holds any of it: the least loaded."""
+"""No replica holds or expects any of it: the lowest cost."""
 PICK_REASON_POLICY: PickReason.ValueType  # 4
 """The policy does not look at prefixes."""
 Global___PickReason: _TypeAlias = PickReason  # noqa: Y015
@@ -108,7 +108,7 @@ class PickRequest(_message.Message):
     REQUEST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def request(self) -> _inference_pb2.GenerateRequest:
-        """Only model, prompt, extra_key and cache_salt count."""
+        """Only model, prompt, media, extra_key and cache_salt count."""
 
     def __init__(
         self,

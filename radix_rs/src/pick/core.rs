@@ -72,8 +72,6 @@ pub struct MirrorStats {
     pub count: u64,
     /// Their digest.
     pub digest: u64,
-    /// Its share of the index, roughly.
-    pub size_bytes: u64,
 }
 
 /// A prompt as the core needs it.
@@ -158,8 +156,11 @@ impl Core {
             seq: replica.position.seq,
             count: tally.count,
             digest: tally.digest,
-            size_bytes: self.index.mirror_size_bytes(id),
         })
+    }
+
+    pub fn mirror_size_bytes(&self, name: &str) -> Result<u64, RouterError> {
+        Ok(self.index.mirror_size_bytes(self.fleet.find(name)?))
     }
 
     pub fn load(&self, name: &str) -> Result<Load, RouterError> {

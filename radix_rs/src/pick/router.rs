@@ -124,6 +124,14 @@ impl Router {
         self.core().mirror(name)
     }
 
+    /// Its mirror's share of the index, roughly. Looks at every run, so it is for a metrics page alone.
+    ///
+    /// # Errors
+    /// Unknown replica.
+    pub fn mirror_size_bytes(&self, name: &str) -> Result<u64, RouterError> {
+        self.core().mirror_size_bytes(name)
+    }
+
     /// The newest load.
     ///
     /// # Errors

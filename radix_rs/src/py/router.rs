@@ -107,7 +107,6 @@ struct MirrorStats {
     seq: u64,
     count: u64,
     digest: u64,
-    size_bytes: u64,
 }
 
 #[pyclass(frozen, module = "radix_rs")]
@@ -182,8 +181,11 @@ impl Router {
             seq: mirror.seq,
             count: mirror.count,
             digest: mirror.digest,
-            size_bytes: mirror.size_bytes,
         })
+    }
+
+    fn mirror_size_bytes(&self, py: Python<'_>, replica: &str) -> PyResult<u64> {
+        Ok(py.detach(|| self.0.mirror_size_bytes(replica))?)
     }
 
     fn load(&self, replica: &str) -> PyResult<Load> {
