@@ -61,6 +61,7 @@ class RedisStream:
                 self._make_way()
             return False
         self._metrics.published_batches.inc()
+        self._metrics.last_published.set_to_current_time()
         if not self._answers:
             log.info("publishing again stream=%s seq=%d", self._stream, batch.seq)
         self._answers = True

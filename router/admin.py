@@ -16,6 +16,7 @@ from router.fleet import Fleet, Member, none_eligible
 from router.mirror import MirrorState
 from router.prompt import Prompt, PromptReader
 from router.replica_state import Liveness
+from router.subscriber import Subscriber
 
 MIRROR_STATES = {
     MirrorState.COLD: admin_pb2.MIRROR_STATE_COLD,
@@ -32,6 +33,7 @@ class Admin(AdminServicer):
         *,
         router: Router,
         fleet: Fleet,
+        subscriber: Subscriber,
         prompts: PromptReader,
         admission: Admission,
         auditor: Auditor,
@@ -39,6 +41,7 @@ class Admin(AdminServicer):
     ) -> None:
         self._router = router
         self._fleet = fleet
+        self._subscriber = subscriber
         self._prompts = prompts
         self._admission = admission
         self._auditor = auditor
@@ -170,5 +173,7 @@ class Admin(AdminServicer):
             gaps=sync.totals.gaps,
             snapshots=sync.totals.snapshots,
             other_tokenizer=state.other_tokenizer,
+            delta_lag_s=self._subscriber.stream(state.id).lag_s,
+            silent_s=state.silent_s,
             live=state.liveness is Liveness.LIVE and not load.draining,
         )

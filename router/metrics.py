@@ -14,11 +14,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from proto import keys
 from radix_rs import MirrorStats, Router, RouterError
 from router.fleet import Fleet, Member
 from router.mirror import MirrorState
 from router.redis_link import RedisLink
 from router.replica_state import Liveness
+from router.silence import is_silent
 from router.subscriber import Stream, Subscriber
 
 PREFIX = "prefixlb_router_"
@@ -157,6 +159,12 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
         "1 while the replica gets text as it is: its tokenizer or chat template is not the one"
         " that most replicas of its model have.",
         lambda r: r.member.state.other_tokenizer,
+    ),
+    (
+        "replica_silent",
+        f"1 while the replica lives but has sent no batch for {keys.SILENT_S:.0f} s"
+        " though Redis answers.",
+        lambda r: is_silent(r.member.state),
     ),
     ("requests_in_flight", "Requests of this router there now.", lambda r: r.in_flight),
     ("mirror_blocks", "Blocks in the replica's mirror.", lambda r: r.indexed.count),

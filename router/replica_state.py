@@ -70,6 +70,8 @@ class ReplicaState:
         """When the last message of any answer came."""
         self.ended_because = ""
         """Why its calls were ended from here."""
+        self.silent_s = 0.0
+        """For how long it was live, and Redis answered, without a batch of it: see silence.py."""
         self.silent_checks = 0
         """Health checks without an answer since the last one with an answer."""
         self.codec: TextCodec | None = None

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -125,6 +126,9 @@ async def test_deltas_from_the_first_on_rebuild_the_tree(redis_url: str) -> None
         assert [batch.seq for batch in batches] == list(range(1, len(batches) + 1))
         assert set(outcomes) == {"applied"}
         await assert_equals_tree(router, rig)
+        name, label = "prefixlb_replica_last_published_timestamp_seconds", {"model": "tiny"}
+        last_s = rig.replica.metrics.registry.get_sample_value(name, label)
+        assert last_s is not None and 0 <= time.time() - last_s < 60
 
 
 async def test_a_snapshot_and_the_deltas_after_it_rebuild_the_tree(redis_url: str) -> None:
@@ -219,13 +223,16 @@ async def test_redis_away_and_back_costs_no_request_and_no_batch(
         assert sum(len(batch.events) for batch in after) > 0
 
 
-async def test_a_backlog_that_overflows_shows_as_a_gap_in_seq(redis_switch: RedisSwitch) -> None:
+async def test_a_backlog_that_overflows_is_an_alarm_and_shows_as_a_gap_in_seq(
+    redis_switch: RedisSwitch, caplog: pytest.LogCaptureFixture
+) -> None:
     async with redis_rig(redis_switch.url, max_backlog_bytes=400) as rig:
         await traffic(rig, 3, seed=7)
         before = await until(redis_switch.url, lambda batches: batches[-1].count > 0)
         redis_switch.off()
         await traffic(rig, 20, seed=8)
         assert rig.replica.metrics.total("dropped_delta_bytes") > 400
+        assert "delta backlog is full, dropped size_bytes=" in caplog.text
         redis_switch.on()
         after = await until(redis_switch.url, lambda batches: True)
         assert after[0].epoch == before[-1].epoch
