@@ -95,9 +95,22 @@ async def test_status_shows_a_row_for_each_replica(router: FakeRouter) -> None:
     done = await prefixlb("status", router=router.address)
     assert done.code == 0
     row = done.out.splitlines()[-1]
-    for cell in ("replica-1", "live", "streaming, equal", "60 of 160", "25.0 %"):
+    for cell in ("replica-1", "live", "streaming, equal", "37.5 %", "25.0 %"):
         assert cell in row
     assert "\x1b" not in done.out, "no colours in a pipe"
+
+
+async def test_status_says_below_why_a_replica_is_not_used(router: FakeRouter) -> None:
+    router.others = [
+        ReplicaStatus(
+            lease=Lease(replica_id="replica-0", address="127.0.0.1:1"),
+            refusal="block_size: 8, this model's replicas have 16",
+        )
+    ]
+    done = await prefixlb("status", router=router.address)
+    assert done.out.splitlines()[-1].strip() == (
+        "replica-0 at 127.0.0.1:1 is refused: block_size: 8, this model's replicas have 16"
+    )
 
 
 async def test_status_tells_a_mirror_that_lags_from_one_that_equals(router: FakeRouter) -> None:
@@ -316,7 +329,7 @@ async def test_top_in_json_is_an_object_a_line_sorted_by_replica(router: FakeRou
             assert [(each["replica_id"], each["state"]) for each in shown["replicas"]] == [
                 ("replica-0", "refused: block_size"),
                 ("replica-1", "live"),
-                ("replica-2", "gone"),
+                ("replica-2", "suspect"),
             ]
             middle = shown["replicas"][1]
             assert (middle["hit_rate"], middle["hit_rate_last"]) == (0.25, None)

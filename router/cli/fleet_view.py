@@ -52,7 +52,7 @@ class ReplicaView:
             return f"refused: {status.refusal.partition(':')[0]}"
         if status.live and status.silent_s >= keys.SILENT_S:
             return f"live, silent {status.silent_s:.0f} s"
-        return "draining" if status.load.draining else "live" if status.live else "gone"
+        return "draining" if status.load.draining else "live" if status.live else "suspect"
 
     @property
     def mirror(self) -> str:

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from rich.console import RenderableType
 from rich.live import Live
-from rich.table import Table
 
 from router.cli import console
 
@@ -22,7 +22,7 @@ def each_second(read: Callable[[], T]) -> Iterator[T]:
         time.sleep(max(0.0, due_s - time.monotonic()))
 
 
-def show(tables: Iterator[Table]) -> None:
+def show(tables: Iterator[RenderableType]) -> None:
     """Until there are no more, or Ctrl-C."""
     out = console.stdout()
     if out.is_terminal:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from router.cli import console, refresh
 from router.cli.fleet_view import ReplicaView, view_fleet
@@ -35,6 +37,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.set_defaults(run=run)
 
 
+WIDE = 110
+"""Columns of a terminal from which on the table has room for all."""
+
+
 def run(args: argparse.Namespace) -> int:
     """Print it once, or again and again."""
     read = partial(view_fleet, args.router)
@@ -44,37 +50,47 @@ def run(args: argparse.Namespace) -> int:
             replicas = [as_dict(view) for view in views]
             print(json.dumps({"router": args.router, "replicas": replicas}), flush=True)
     elif args.watch:
-        refresh.show(map(fleet_table, fleets))
+        refresh.show(map(fleet_report, fleets))
     else:
-        console.stdout().print(fleet_table(next(fleets)))
+        console.stdout().print(fleet_report(next(fleets)))
     return 0
 
 
+def fleet_report(views: Sequence[ReplicaView]) -> RenderableType:
+    """A row a replica, and below why some are not used."""
+    if not views:
+        return "no replica is in the fleet yet"
+    refused = [
+        f"{view.replica_id} at {view.status.lease.address} is refused: {view.status.refusal}"
+        for view in views
+        if view.status.refusal
+    ]
+    return Group(fleet_table(views), *map(Text, refused))
+
+
 def fleet_table(views: Sequence[ReplicaView]) -> Table:
-    """One row a replica. Slots are those in use; the hit rate is delivered over prompt tokens."""
+    """Rates are shares of the prompt tokens; hit is what was delivered. See README on the three."""
+    out = console.stdout()
     table = console.table(
-        console.stdout(),
-        *("replica", "address", "state", "mirror", ">blocks", ">running", ">waiting", ">slots"),
-        *(">requests", ">prompt", ">cached", ">hit rate"),
+        out,
+        *("replica", "state", "mirror", ">blocks", ">run", ">wait", ">filled", ">requests", ">hit"),
+        *((">available", ">captured", "address") if out.width >= WIDE else ()),
     )
     for view in views:
         status, load = view.status, view.status.load
-        used = load.total_slots - load.free_slots - load.evictable_slots
-        held = load.total_slots - load.free_slots
-        table.add_row(
+        cells = [
             view.replica_id,
-            status.lease.address,
             view.state,
             view.mirror,
-            str(status.count),
-            str(load.running),
-            str(load.waiting),
-            f"{used} busy, {held} of {load.total_slots} filled",
+            *(str(n) for n in (status.count, load.running, load.waiting)),
+            console.percent(load.total_slots - load.free_slots, load.total_slots),
             str(status.requests),
-            str(status.prompt_tokens),
-            str(status.delivered_tokens),
             console.percent(status.delivered_tokens, status.prompt_tokens),
-        )
+            console.percent(status.available_tokens, status.prompt_tokens),
+            console.percent(status.captured_tokens, status.prompt_tokens),
+            status.lease.address,
+        ]
+        table.add_row(*cells[: len(table.columns)])
     return table
 
 
