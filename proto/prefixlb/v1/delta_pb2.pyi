@@ -44,7 +44,7 @@ class DeltaBatch(_message.Message):
     """One entry of a replica's delta stream: what its tree stored and evicted since the previous batch.
 
     Blocks are named by chain hash: h(0) seeds the namespace (model, extra_key, cache_salt) and
-    h(i) = H(h(i-1), i-th block's token ids as little-endian u32), H keyed with the cluster secret.
+    h(i) = H(h(i-1), i-th block's token ids), H keyed with the cluster secret.
     0 is no hash: it stands for "no parent". `hash_version` names H; see radix_rs/src/chain.rs.
 
     Set semantics: storing a block twice, or removing an unknown one, changes nothing.
@@ -102,24 +102,32 @@ class DeltaEvent(_message.Message):
     STORED_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
     CLEARED_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def stored(self) -> Global___Stored: ...
     @_builtins.property
     def removed(self) -> Global___Removed: ...
     @_builtins.property
     def cleared(self) -> Global___Cleared: ...
+    @_builtins.property
+    def expected(self) -> Global___Expected: ...
+    @_builtins.property
+    def dropped(self) -> Global___Dropped: ...
     def __init__(
         self,
         *,
         stored: Global___Stored | None = ...,
         removed: Global___Removed | None = ...,
         cleared: Global___Cleared | None = ...,
+        expected: Global___Expected | None = ...,
+        dropped: Global___Dropped | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "event", b"event", "removed", b"removed", "stored", b"stored"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "dropped", b"dropped", "event", b"event", "expected", b"expected", "removed", b"removed", "stored", b"stored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "event", b"event", "removed", b"removed", "stored", b"stored"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "dropped", b"dropped", "event", b"event", "expected", b"expected", "removed", b"removed", "stored", b"stored"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["stored", "removed", "cleared"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["stored", "removed", "cleared", "expected", "dropped"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -191,6 +199,73 @@ class Cleared(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Cleared: _TypeAlias = Cleared  # noqa: Y015
+
+@_typing.final
+class Expected(_message.Message):
+    """A prompt the replica has accepted and not computed: blocks that nobody holds yet and that are coming, so
+    that every router counts the prompts of all routers. It is advice: outside count and digest, and a reader may
+    skip it, with `Dropped`.
+
+    Announced once, in the first batch after its request was accepted, if a whole block of it is not cached by
+    then; the load of that batch counts it. It ends, without a further event, where its last block is stored; where
+    its request leaves before that, by `Dropped`; and with the epoch. `Cleared` does not end it. The last chunk of a
+    snapshot repeats those that have not ended.
+
+    Set semantics: an id that is known changes nothing, nor does a prompt whose last block is held. What
+    a reader missed it does not count. At most 1,024 prompts and 65,536 blocks are announced at a time: the
+    replica leaves out others, and a reader may. A replica whose deltas are not taken leaves them out first.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    HASHES_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Never 0, and never again another prompt's in the epoch."""
+    start: _builtins.int
+    """Whole blocks of the prompt before hashes[0]."""
+    @_builtins.property
+    def hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The others, in chain order, up to its last whole one. With the tokens after it left out, as many are to be
+        computed.
+        """
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        start: _builtins.int = ...,
+        hashes: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hashes", b"hashes", "id", b"id", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Expected: _TypeAlias = Expected  # noqa: Y015
+
+@_typing.final
+class Dropped(_message.Message):
+    """The request of an `Expected` left before it was computed: cancelled, failed, or out of time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Dropped: _TypeAlias = Dropped  # noqa: Y015
 
 @_typing.final
 class Load(_message.Message):

@@ -11,6 +11,7 @@ mod fleet;
 mod in_flight;
 mod least_load;
 mod load;
+mod pending;
 mod policy;
 mod random;
 mod round_robin;

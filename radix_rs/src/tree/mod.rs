@@ -29,6 +29,7 @@ mod arena;
 mod blocks;
 mod check;
 mod evict;
+mod expected;
 mod find;
 mod insert;
 mod key;
