@@ -17,12 +17,12 @@ CONNECT_TIMEOUT_S = 2.0
 
 
 def serves(address: str) -> bool:
-    """Whether the server at `address` says SERVING, by the standard health service."""
+    """Whether the server at `address` says SERVING; one without a health service serves."""
     with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         try:
             answer = HealthStub(channel).Check(HealthCheckRequest(), timeout=1.0)
-        except grpc.RpcError:
-            return False
+        except grpc.RpcError as error:
+            return bool(error.code() is grpc.StatusCode.UNIMPLEMENTED)
     return bool(answer.status == HealthCheckResponse.SERVING)
 
 

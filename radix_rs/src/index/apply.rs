@@ -1,9 +1,18 @@
 //! What an event does to one replica's blocks. Set semantics: what is so already is left as it is.
 
-use super::block_map::{At, RunId};
-use super::run::Run;
-use super::{Index, ReplicaId, ReplicaSet};
+use super::blocks::At;
+use super::holders::Holders;
+use super::run::{Run, RunId};
+use super::span::Span;
+use super::{Index, ReplicaId, Tally};
 use crate::chain::NO_PARENT;
+
+/// Where a replica last stored and last removed: where it goes on, mostly.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Recent {
+    stored: RunId,
+    removed: RunId,
+}
 
 impl Index {
     /// The replica now holds `hashes`, the first of which follows `parent`. Returns how many it did not hold.
@@ -11,15 +20,21 @@ impl Index {
     /// Hashes must not be [`NO_PARENT`].
     pub fn store(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> u64 {
         let before = self.tally(replica).count;
-        let mut parent = parent;
-        let mut rest = hashes;
+        let stored = self.recent[replica as usize].stored;
+        let mut parent_at = match parent {
+            NO_PARENT => None,
+            parent => self.find_end(replica, stored, parent),
+        };
+        let (mut parent, mut rest) = (parent, hashes);
         while let Some(&first) = rest.first() {
-            let done = match self.blocks.find(first) {
+            let (at, len) = match self.find_next(parent_at, first) {
                 Some(at) => self.hold_known(replica, parent, at, rest),
-                None => self.hold_new(replica, parent, rest),
+                None => self.hold_new(replica, parent, parent_at, rest),
             };
-            parent = rest[done - 1];
-            rest = &rest[done..];
+            self.recent[replica as usize].stored = at.run;
+            parent_at = Some(at);
+            parent = rest[len - 1];
+            rest = &rest[len..];
         }
         self.tally(replica).count - before
     }
@@ -27,26 +42,27 @@ impl Index {
     /// The replica no longer holds `last` and the `count - 1` blocks before it. Returns how many it held.
     pub fn remove(&mut self, replica: ReplicaId, last: u64, count: u32) -> u64 {
         let before = self.tally(replica).count;
+        let mut left = count as usize;
+        let recent = self.recent[replica as usize].removed;
+        let mut next = match (left, last) {
+            (0, _) | (_, NO_PARENT) => None,
+            _ => self.find_end(replica, recent, last),
+        };
         let mut touched = std::mem::take(&mut self.touched);
-        let (mut next, mut left) = (last, count as usize);
-        while left > 0 && next != NO_PARENT {
-            let Some(at) = self.blocks.find(next) else {
-                break;
-            };
-            let run = &self.runs[at.run];
-            let to = (at.position - run.start) as usize + 1;
+        while left > 0
+            && let Some(At { run, offset }) = next
+        {
+            let to = offset + 1;
             let from = to.saturating_sub(left);
             left -= to - from;
-            next = run.parent;
-            touched.push(run.hashes[0]);
-            self.drop_range(replica, at.run, from, to);
-        }
-        // Only now: settling forgets blocks nobody holds, and with them the way up.
-        for first in touched.drain(..) {
-            if let Some(at) = self.blocks.find(first) {
-                self.settle(at.run);
+            next = self.runs[run].parent.map(|parent| self.last_of(parent));
+            self.recent[replica as usize].removed = run;
+            if !self.drop_end(replica, run, from, to) {
+                touched.push(self.drop_range(replica, run, from, to));
             }
         }
+        // Only now: settling forgets blocks nobody holds, and with them the way up.
+        self.settle_all(&mut touched);
         self.touched = touched;
         before - self.tally(replica).count
     }
@@ -58,103 +74,201 @@ impl Index {
             return 0;
         }
         let mut touched = std::mem::take(&mut self.touched);
-        for run in self.runs.iter_mut() {
-            if run.depth(replica) > 0 {
-                run.set_depth(replica, 0);
-                touched.push(run.hashes[0]);
+        for (id, run) in self.runs.iter_mut() {
+            let len = run.len();
+            if run.holders.depth(replica, len) > 0 {
+                run.holders.set_depth(replica, 0, len);
+                touched.push(id);
             }
         }
-        for first in touched.drain(..) {
-            if let Some(at) = self.blocks.find(first) {
-                self.settle(at.run);
-            }
-        }
+        self.settle_all(&mut touched);
         self.touched = touched;
         held
     }
 
-    /// Stores the leading `hashes` that lie in one known run, the first of them at `at`; how many.
-    fn hold_known(&mut self, replica: ReplicaId, parent: u64, at: At, hashes: &[u64]) -> usize {
-        let run = &self.runs[at.run];
-        let from = (at.position - run.start) as usize;
-        let known = &run.hashes[from..];
-        let len = hashes.iter().zip(known).take_while(|(a, b)| a == b).count();
-        if from == 0 && run.parent == NO_PARENT && parent != NO_PARENT {
-            self.adopt(at.run, parent);
+    /// Settling one run may take in or forget others; those need no more.
+    fn settle_all(&mut self, touched: &mut Vec<RunId>) {
+        for run in touched.drain(..) {
+            if self.runs[run].is_alive() {
+                self.settle(run);
+            }
         }
-        self.hold_range(replica, at.run, from, from + len);
-        len
     }
 
-    fn hold_range(&mut self, replica: ReplicaId, run: RunId, from: usize, to: usize) {
-        let depth = self.runs[run].depth(replica);
-        let (run, new, to) = if from > depth {
+    fn last_of(&self, run: RunId) -> At {
+        let offset = self.runs[run].len() - 1;
+        At { run, offset }
+    }
+
+    /// Where a block stands, first looked for where the replica's part of the run `guess` ends.
+    fn find_end(&self, replica: ReplicaId, guess: RunId, hash: u64) -> Option<At> {
+        if let Some(run) = self.runs.get(guess) {
+            let depth = run.holders.depth(replica, run.len());
+            if depth > 0 && run.span.get(depth - 1) == hash {
+                let offset = depth - 1;
+                return Some(At { run: guess, offset });
+            }
+        }
+        // A publisher that lies may have it elsewhere, too: what others hold must not hide what this one does.
+        let held = |at| self.is_held(replica, at);
+        let held = self.blocks.find(&self.runs, hash, held);
+        held.or_else(|| self.find(hash))
+    }
+
+    /// Where a block stands that follows `parent`, if it is known. It is the next one there, or starts a run
+    /// below it, or one whose parent was not known.
+    fn find_next(&self, parent: Option<At>, hash: u64) -> Option<At> {
+        if let Some(At { run, offset }) = parent {
+            let Run { span, children, .. } = &self.runs[run];
+            let offset = offset + 1;
+            if offset < span.len && span.get(offset) == hash {
+                return Some(At { run, offset });
+            }
+            if (offset < span.len || *children == 0) && self.orphans == 0 {
+                return None;
+            }
+        }
+        let run = self.starts.find(hash)?;
+        Some(At { run, offset: 0 })
+    }
+
+    /// Stores the leading `hashes` that lie in one known run, the first of them at `at`: the last, and how many.
+    fn hold_known(
+        &mut self,
+        replica: ReplicaId,
+        parent: u64,
+        at: At,
+        hashes: &[u64],
+    ) -> (At, usize) {
+        let At { run, offset: from } = at;
+        let len = self.runs[run].span.same(from, hashes);
+        if self.runs[run].orphan && parent != NO_PARENT && from == 0 {
+            self.adopt(run, parent);
+        }
+        let at = self.hold_range(replica, run, from, from + len);
+        (at, len)
+    }
+
+    /// The place of the last block.
+    fn hold_range(&mut self, replica: ReplicaId, run: RunId, from: usize, to: usize) -> At {
+        let depth = self.runs[run].holders.depth(replica, self.runs[run].len());
+        let last = self.runs[run].span.get(to - 1);
+        let (new, to) = if from > depth {
             // It holds `from` without the block before: the run must begin there.
-            (self.split(run, from).1, 0, to - from)
+            self.split(run, from);
+            (0, to - from)
         } else {
-            (run, depth, to)
+            (depth, to)
         };
         if to > new {
-            self.tallies[replica as usize].add(&self.runs[run].hashes[new..to]);
-            self.runs[run].set_depth(replica, to);
+            let Run { span, holders, .. } = &mut self.runs[run];
+            self.tallies[replica as usize].add(Tally::of(span.pieces(new, to)));
+            holders.set_depth(replica, to, span.len);
         }
         self.settle(run);
+        self.settled(run, to - 1, last)
     }
 
-    fn drop_range(&mut self, replica: ReplicaId, run: RunId, from: usize, to: usize) {
-        let depth = self.runs[run].depth(replica);
+    /// Where a block stands that stood at `offset` before its run was settled, if it was.
+    fn settled(&self, run: RunId, offset: usize, hash: u64) -> At {
+        let span = &self.runs[run].span;
+        if offset < span.len && span.get(offset) == hash {
+            return At { run, offset };
+        }
+        // Joined: found by its hash.
+        self.find(hash).unwrap_or(At { run, offset })
+    }
+
+    /// Drops the end of a run that ends a branch and that nobody else holds, the usual removal, if it is one.
+    fn drop_end(&mut self, replica: ReplicaId, run: RunId, from: usize, to: usize) -> bool {
+        let Run {
+            span,
+            holders,
+            children,
+            ..
+        } = &mut self.runs[run];
+        let is_end = from > 0 && to == span.len && *children == 0;
+        let usual = is_end && holders.partial.is_empty() && holders.whole.is_exactly(replica);
+        if usual {
+            self.tallies[replica as usize].subtract(Tally::of(span.pieces(from, to)));
+            self.blocks.truncate(span, from);
+        }
+        usual
+    }
+
+    /// The run that begins with what is dropped or before it.
+    fn drop_range(&mut self, replica: ReplicaId, run: RunId, from: usize, to: usize) -> RunId {
+        let depth = self.runs[run].holders.depth(replica, self.runs[run].len());
         if from >= depth {
-            return;
+            return run;
         }
         let (run, to) = if to < depth {
             // It keeps blocks that follow: they become a run of their own.
-            (self.split(run, to).0, to)
+            (self.split(run, to), to)
         } else {
             (run, depth)
         };
-        self.tallies[replica as usize].subtract(&self.runs[run].hashes[from..to]);
-        self.runs[run].set_depth(replica, from);
+        let Run { span, holders, .. } = &mut self.runs[run];
+        self.tallies[replica as usize].subtract(Tally::of(span.pieces(from, to)));
+        holders.set_depth(replica, from, span.len);
+        run
     }
 
-    /// Stores the leading `hashes` that nobody holds yet; how many.
-    fn hold_new(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> usize {
-        let run = self.run_after(replica, parent, hashes[0]);
-        let end = self.runs[run].start + self.runs[run].len() as u32;
-        let len = (end..)
-            .zip(hashes)
-            .take_while(|&(position, &hash)| self.blocks.put_new(hash, At { run, position }))
-            .count();
-        self.runs[run].hashes.extend_from_slice(&hashes[..len]);
-        self.tallies[replica as usize].add(&hashes[..len]);
-        len
-    }
-
-    /// A run to append new blocks to that follow `parent`, the first of them `first`, and that `replica` alone
-    /// will hold: the parent's own run if it ends there and the replica holds it, else a new one.
-    fn run_after(&mut self, replica: ReplicaId, parent: u64, first: u64) -> RunId {
-        let known = match parent {
-            NO_PARENT => None,
-            parent => self.blocks.find(parent),
+    /// Stores the leading `hashes` that are not known: where the last of them stands, and how many.
+    fn hold_new(
+        &mut self,
+        replica: ReplicaId,
+        parent: u64,
+        parent_at: Option<At>,
+        hashes: &[u64],
+    ) -> (At, usize) {
+        let run = self.run_after(replica, parent, parent_at);
+        // Only a block whose parent was not known can follow one that is new.
+        let known = |hash: &u64| self.starts.find(*hash).is_some();
+        let len = match self.orphans {
+            0 => hashes.len(),
+            _ => 1 + hashes[1..].iter().take_while(|hash| !known(hash)).count(),
         };
-        let mut child = Run {
-            whole: ReplicaSet::of(replica),
+        let hashes = &hashes[..len];
+        let span = &mut self.runs[run].span;
+        let is_new = span.len == 0;
+        self.blocks.append(span, run, hashes);
+        self.tallies[replica as usize].add(Tally::of(std::iter::once(hashes)));
+        if is_new {
+            self.starts.add(hashes[0], run);
+        }
+        (self.last_of(run), len)
+    }
+
+    /// A run to append new blocks to that follow `parent` and that `replica` alone will hold: the parent's own
+    /// run if it ends there and the replica holds it, else a new one.
+    fn run_after(&mut self, replica: ReplicaId, parent: u64, parent_at: Option<At>) -> RunId {
+        let Some(At { run: id, offset }) = parent_at else {
+            let orphan = parent != NO_PARENT;
+            self.orphans += usize::from(orphan);
+            return self.runs.add(Run {
+                holders: Holders::of(replica),
+                orphan,
+                ..Run::default()
+            });
+        };
+        let run = &mut self.runs[id];
+        let len = run.len();
+        if offset + 1 == len && run.children == 0 && run.holders.whole.contains(replica) {
+            run.holders.leave_others_behind(replica, len);
+            return id;
+        }
+        let above = if offset + 1 < len {
+            self.split(id, offset + 1)
+        } else {
+            id
+        };
+        let child = self.runs.add(Run {
+            span: Span::at(self.runs[above].span.end()),
+            holders: Holders::of(replica),
             ..Run::default()
-        };
-        let Some(at) = known else {
-            return self.runs.add(child);
-        };
-        let run = &mut self.runs[at.run];
-        let end = (at.position - run.start) as usize + 1;
-        if end == run.len() && run.children == 0 && run.whole.contains(replica) {
-            run.leave_others_behind(replica);
-            return at.run;
-        }
-        if end < run.len() {
-            self.split(at.run, end);
-        }
-        child.start = at.position + 1;
-        child.parent = parent;
-        self.link(parent, first);
-        self.runs.add(child)
+        });
+        self.link(above, child);
+        child
     }
 }

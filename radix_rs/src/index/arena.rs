@@ -2,8 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use super::block_map::RunId;
-use super::run::Run;
+use super::run::{Run, RunId};
 
 /// Slots of freed runs are used again.
 #[derive(Debug, Default)]
@@ -27,23 +26,31 @@ impl Arena {
         std::mem::take(&mut self.runs[id as usize])
     }
 
+    /// The run of a number, if it lives.
+    pub fn get(&self, id: RunId) -> Option<&Run> {
+        self.runs.get(id as usize).filter(|run| run.is_alive())
+    }
+
     pub fn len(&self) -> usize {
         self.runs.len() - self.free.len()
     }
 
     /// The living runs.
     pub fn iter(&self) -> impl Iterator<Item = (RunId, &Run)> {
-        (0..).zip(&self.runs).filter(|(_, run)| run.len() > 0)
+        (0..).zip(&self.runs).filter(|(_, run)| run.is_alive())
     }
 
     /// The living runs, to change.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Run> {
-        self.runs.iter_mut().filter(|run| run.len() > 0)
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (RunId, &mut Run)> {
+        let runs = (0..).zip(&mut self.runs);
+        runs.filter(|(_, run)| run.is_alive())
     }
 
-    /// Bytes of the slots; what the runs point to is not in it.
+    /// Bytes of the slots and of what the living runs point to, chunks apart.
     pub fn size_bytes(&self) -> usize {
-        self.runs.capacity() * size_of::<Run>()
+        let beyond = |(_, run): (_, &Run)| run.span.list_bytes() + run.holders.size_bytes();
+        let beyond: usize = self.iter().map(beyond).sum();
+        self.runs.capacity() * size_of::<Run>() + beyond
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::block_map::At;
+use super::run::RunId;
 use super::{Index, ReplicaId, Tally};
-use crate::chain::NO_PARENT;
 
 impl Index {
     /// The first invariant that does not hold, in words.
@@ -21,46 +20,59 @@ impl Index {
     fn check_blocks(&self) -> Result<(), String> {
         let mut total = 0;
         for (id, run) in self.runs.iter() {
-            total += run.len();
-            for (position, &hash) in (run.start..).zip(&run.hashes) {
-                let at = At { run: id, position };
-                if self.blocks.find(hash) != Some(at) {
-                    return Err(format!("block {hash:x} is not mapped to {at:?}"));
+            let (span, partial) = (&run.span, &run.holders.partial);
+            total += span.len;
+            if span.last != span.get(span.len - 1) {
+                return Err(format!("run {id} keeps {:x} as its last block", span.last));
+            }
+            for (offset, hash) in span.range(0, span.len).enumerate() {
+                // A publisher may have a block at two places.
+                let found = self.find(hash);
+                let same = found.is_some_and(|at| self.runs[at.run].span.get(at.offset) == hash);
+                if !same {
+                    return Err(format!(
+                        "block {hash:x} is not found at {offset} of run {id}"
+                    ));
                 }
             }
-            let sorted = run.partial.windows(2).all(|pair| pair[0].0 < pair[1].0);
-            let proper = run.partial.iter().all(|&(replica, depth)| {
-                depth > 0 && (depth as usize) < run.len() && !run.whole.contains(replica)
+            let sorted = partial.windows(2).all(|pair| pair[0].0 < pair[1].0);
+            let proper = partial.iter().all(|&(replica, depth)| {
+                let whole = run.holders.whole.contains(replica);
+                depth > 0 && (depth as usize) < span.len && !whole
             });
             if !sorted || !proper {
-                return Err(format!("run {id} has partial holders {:?}", run.partial));
+                return Err(format!("run {id} has partial holders {partial:?}"));
+            }
+            if self.starts.find(span.first()).is_none() {
+                return Err(format!("run {id} has no start"));
             }
         }
         if total != self.blocks.len() {
-            let mapped = self.blocks.len();
-            return Err(format!("{total} blocks in runs, {mapped} in the map"));
+            let counted = self.blocks.len();
+            return Err(format!("{total} blocks in runs, {counted} counted"));
         }
         Ok(())
     }
 
     fn check_links(&self) -> Result<(), String> {
-        let mut children: HashMap<u64, (u32, u64)> = HashMap::new();
+        let mut children: HashMap<RunId, (u32, RunId)> = HashMap::new();
+        let mut orphans = 0;
         for (id, run) in self.runs.iter() {
-            if run.parent != NO_PARENT {
-                let ends = self
-                    .blocks
-                    .find(run.parent)
-                    .map(|at| self.runs[at.run].last());
-                if ends != Some(run.parent) {
-                    return Err(format!("run {id}: no run ends with its parent"));
+            orphans += usize::from(run.orphan);
+            if let Some(parent) = run.parent {
+                if self.runs.get(parent).is_none() || run.orphan {
+                    return Err(format!("run {id}: its parent {parent} is none"));
                 }
-                let of = children.entry(run.parent).or_default();
+                let of = children.entry(parent).or_default();
                 of.0 += 1;
-                of.1 ^= run.hashes[0];
+                of.1 ^= id;
             }
         }
+        if orphans != self.orphans {
+            return Err(format!("{orphans} orphans, {} counted", self.orphans));
+        }
         for (id, run) in self.runs.iter() {
-            let found = children.get(&run.last()).copied().unwrap_or_default();
+            let found = children.get(&id).copied().unwrap_or_default();
             let kept = (run.children, run.child_xor);
             if kept != found {
                 return Err(format!("run {id}: children {kept:?}, found {found:?}"));
@@ -71,7 +83,7 @@ impl Index {
 
     fn check_form(&self) -> Result<(), String> {
         for (id, run) in self.runs.iter() {
-            if run.children == 0 && run.held() < run.len() {
+            if run.children == 0 && run.holders.held(run.len()) < run.len() {
                 return Err(format!("run {id} keeps blocks nobody holds"));
             }
             if let Some(child) = self.joinable_child(id) {
@@ -83,8 +95,7 @@ impl Index {
 
     fn check_tallies(&self) -> Result<(), String> {
         for (replica, &kept) in self.tallies.iter().enumerate() {
-            let mut found = Tally::default();
-            found.add(&self.blocks(replica as ReplicaId));
+            let found = Tally::of(std::iter::once(&self.blocks(replica as ReplicaId)[..]));
             if kept != found {
                 return Err(format!("replica {replica}: {kept:?}, found {found:?}"));
             }

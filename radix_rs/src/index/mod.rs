@@ -1,6 +1,6 @@
 //! The router's tree: what every replica holds, as one radix tree over block hashes.
 //!
-//! An edge is a [`run`] of blocks without a branch inside, stored once however many replicas hold it. A
+//! An edge is a `run` of blocks without a branch inside, stored once however many replicas hold it. A
 //! replica holds a prefix of each run, so a run needs one set for those that hold all of it and a list of
 //! (replica, depth) for the others, and one walk over the runs answers for all replicas.
 //!
@@ -11,7 +11,18 @@
 //! stay until it goes, so that its chain stays known.
 //!
 //! A hash names its whole prefix, so its parent is a fact, and publishers are believed about it. The parent
-//! of a run stored after an unknown block stays unknown until somebody stores it after a known one.
+//! of a run stored after an unknown block stays unknown until somebody stores it after a known one. A publisher
+//! that puts one block below two parents has it at two places: its own mirror then counts what its tree does not,
+//! which its digest shows, and what others hold is looked for where they hold it.
+//!
+//! # Where things are
+//! The hashes of a run are a `span` of `chunk`s, and `holders` say who holds how much of it. Two ways lead
+//! to a run: from its first block (`starts`), which is all that a walk and most stores need, and from any block
+//! (`locator`, in `blocks` with the chunks), which a branch and a removal need once for many blocks. Storing
+//! and removing a block touch no table at random, which would cost more than the rest together: a block is
+//! copied, mixed into the digest and noted at the end of a bucket.
+//!
+//! `apply` changes what a replica holds; `shape` cuts and joins runs; `walk` reads; `check` proves.
 //!
 //! One index serves all models: chains of different namespaces share no hash.
 #![expect(
@@ -21,12 +32,17 @@
 
 mod apply;
 mod arena;
-mod block_map;
+mod blocks;
 mod check;
+mod chunk;
+mod holders;
+mod locator;
 mod position;
 mod replica_set;
 mod run;
 mod shape;
+mod span;
+mod starts;
 #[cfg(test)]
 mod tests;
 mod walk;
@@ -34,13 +50,15 @@ mod walk;
 use crate::chain::mix;
 
 pub use position::{Outcome, Position};
-pub use replica_set::ReplicaId;
-pub(crate) use replica_set::ReplicaSet;
+pub use replica_set::{ReplicaId, ReplicaSet};
 pub use walk::Matches;
 pub(crate) use walk::{bisect, common};
 
+use apply::Recent;
 use arena::Arena;
-use block_map::BlockMap;
+use blocks::{At, Blocks};
+use run::RunId;
+use starts::Starts;
 
 /// How many blocks a replica holds, and the wrapping sum of [`mix`] over them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,18 +70,24 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, hashes: &[u64]) {
-        self.count += hashes.len() as u64;
-        for &hash in hashes {
-            self.digest = self.digest.wrapping_add(mix(hash));
-        }
+    fn of<'a>(pieces: impl Iterator<Item = &'a [u64]>) -> Self {
+        pieces.fold(Self::default(), |sum, hashes| {
+            let mixed = hashes.iter().map(|&hash| mix(hash));
+            Self {
+                count: sum.count + hashes.len() as u64,
+                digest: mixed.fold(sum.digest, u64::wrapping_add),
+            }
+        })
     }
 
-    fn subtract(&mut self, hashes: &[u64]) {
-        self.count -= hashes.len() as u64;
-        for &hash in hashes {
-            self.digest = self.digest.wrapping_sub(mix(hash));
-        }
+    fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.digest = self.digest.wrapping_add(other.digest);
+    }
+
+    fn subtract(&mut self, other: Self) {
+        self.count -= other.count;
+        self.digest = self.digest.wrapping_sub(other.digest);
     }
 }
 
@@ -71,12 +95,17 @@ impl Tally {
 #[derive(Debug, Default)]
 pub struct Index {
     runs: Arena,
-    blocks: BlockMap,
+    starts: Starts,
+    blocks: Blocks,
     /// By replica; removed ones are zero and in `free`.
     tallies: Vec<Tally>,
+    /// By replica.
+    recent: Vec<Recent>,
     free: Vec<ReplicaId>,
-    /// First hashes of the runs a removal touched, kept to spare the allocation.
-    touched: Vec<u64>,
+    /// Runs whose parent is not known, though they have one.
+    orphans: usize,
+    /// Runs that a removal touched, kept to spare the allocation.
+    touched: Vec<RunId>,
 }
 
 impl Index {
@@ -86,6 +115,7 @@ impl Index {
             return replica;
         }
         self.tallies.push(Tally::default());
+        self.recent.push(Recent::default());
         (self.tallies.len() - 1) as ReplicaId
     }
 
@@ -102,18 +132,27 @@ impl Index {
 
     /// Whether the replica holds this block.
     pub fn holds(&self, replica: ReplicaId, hash: u64) -> bool {
-        self.blocks.find(hash).is_some_and(|at| {
-            let run = &self.runs[at.run];
-            run.depth(replica) > (at.position - run.start) as usize
-        })
+        let held = |at| self.is_held(replica, at);
+        self.blocks.find(&self.runs, hash, held).is_some()
+    }
+
+    fn is_held(&self, replica: ReplicaId, At { run, offset }: At) -> bool {
+        let run = &self.runs[run];
+        run.holders.depth(replica, run.len()) > offset
+    }
+
+    fn find(&self, hash: u64) -> Option<At> {
+        self.blocks.find(&self.runs, hash, |_| true)
     }
 
     /// The hashes a replica holds, in no order. Looks at every run.
     pub fn blocks(&self, replica: ReplicaId) -> Vec<u64> {
         self.runs
             .iter()
-            .flat_map(|(_, run)| &run.hashes[..run.depth(replica)])
-            .copied()
+            .flat_map(|(_, run)| {
+                let depth = run.holders.depth(replica, run.len());
+                run.span.range(0, depth)
+            })
             .collect()
     }
 
@@ -127,10 +166,9 @@ impl Index {
         self.blocks.len()
     }
 
-    /// Bytes the whole index takes, within some tens of percent: sets and lists of holders beyond their
-    /// inline part, and room the runs have to grow, are not counted.
+    /// Bytes the whole index takes. Looks at every run.
     pub fn size_bytes(&self) -> usize {
-        self.blocks.size_bytes() + self.runs.size_bytes() + self.blocks.len() * size_of::<u64>()
+        self.blocks.size_bytes() + self.runs.size_bytes() + self.starts.size_bytes()
     }
 
     /// A replica's share of [`Self::size_bytes`], by its blocks.

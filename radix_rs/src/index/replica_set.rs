@@ -6,10 +6,24 @@ pub type ReplicaId = u32;
 const WORD: u32 = u64::BITS;
 
 /// Sixty-four replicas need no allocation.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ReplicaSet {
+#[derive(Debug, Default)]
+pub struct ReplicaSet {
     first: u64,
     rest: Vec<u64>,
+}
+
+impl Clone for ReplicaSet {
+    fn clone(&self) -> Self {
+        Self {
+            first: self.first,
+            rest: self.rest.clone(),
+        }
+    }
+
+    fn clone_from(&mut self, source: &Self) {
+        self.first = source.first;
+        self.rest.clone_from(&source.rest);
+    }
 }
 
 impl ReplicaSet {
@@ -31,10 +45,12 @@ impl ReplicaSet {
         1 + self.rest.len()
     }
 
+    /// Whether `replica` is in it.
     pub fn contains(&self, replica: ReplicaId) -> bool {
         self.word((replica / WORD) as usize) >> (replica % WORD) & 1 == 1
     }
 
+    /// Adds one.
     pub fn insert(&mut self, replica: ReplicaId) {
         let index = (replica / WORD) as usize;
         if index > self.rest.len() {
@@ -43,6 +59,7 @@ impl ReplicaSet {
         *self.word_mut(index) |= 1 << (replica % WORD);
     }
 
+    /// Takes one out.
     pub fn remove(&mut self, replica: ReplicaId) {
         let index = (replica / WORD) as usize;
         if index < self.words() {
@@ -57,16 +74,36 @@ impl ReplicaSet {
         }
     }
 
+    /// Whether nobody is in it.
     pub fn is_empty(&self) -> bool {
         self.first == 0 && self.rest.iter().all(|&word| word == 0)
     }
 
+    /// Whether `replica` is its only member.
+    pub(crate) fn is_exactly(&self, replica: ReplicaId) -> bool {
+        let own = (replica / WORD) as usize;
+        (0..self.words().max(own + 1)).all(|index| {
+            let only = if index == own {
+                1 << (replica % WORD)
+            } else {
+                0
+            };
+            self.word(index) == only
+        })
+    }
+
+    /// Bytes beyond its own size.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.rest.capacity() * size_of::<u64>()
+    }
+
+    /// Whether all of it is in `of`.
     pub fn is_subset(&self, of: &Self) -> bool {
         (0..self.words()).all(|index| self.word(index) & !of.word(index) == 0)
     }
 
     /// Removes and returns what `kept` lacks.
-    pub fn split_off_outside(&mut self, kept: &Self) -> Self {
+    pub(crate) fn split_off_outside(&mut self, kept: &Self) -> Self {
         let mut outside = self.clone();
         for index in 0..self.words() {
             *outside.word_mut(index) &= !kept.word(index);
@@ -75,8 +112,19 @@ impl ReplicaSet {
         outside
     }
 
+    /// Moves what `kept` lacks to `outside`, in place of what was there.
+    pub(crate) fn split_outside_into(&mut self, kept: &Self, outside: &mut Self) {
+        outside.rest.resize(self.rest.len(), 0);
+        outside.first = self.first & !kept.first;
+        self.first &= kept.first;
+        for (index, (word, out)) in (1..).zip(self.rest.iter_mut().zip(&mut outside.rest)) {
+            *out = *word & !kept.word(index);
+            *word &= kept.word(index);
+        }
+    }
+
     /// Its members in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = ReplicaId> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         (0..self.words()).flat_map(move |index| {
             let mut word = self.word(index);
             std::iter::from_fn(move || {

@@ -1,71 +1,51 @@
 //! Where runs are cut and joined, so that the tree's form depends on its content alone.
 
 use super::Index;
-use super::block_map::{At, RunId};
-use crate::chain::NO_PARENT;
+use super::run::{Run, RunId};
 
 impl Index {
-    /// The run that ends right before `id`, if known.
-    fn parent_run(&self, id: RunId) -> Option<RunId> {
-        match self.runs[id].parent {
-            NO_PARENT => None,
-            parent => self.blocks.find(parent).map(|at| at.run),
-        }
+    /// Hangs `child`, which has no parent, below `parent`.
+    pub(super) fn link(&mut self, parent: RunId, child: RunId) {
+        self.runs[child].parent = Some(parent);
+        self.runs[parent].children += 1;
+        self.runs[parent].child_xor ^= child;
     }
 
-    /// Counts the run that begins with `first` as a child of the run that ends with `parent`.
-    pub(super) fn link(&mut self, parent: u64, first: u64) {
-        if let Some(at) = self.blocks.find(parent) {
-            self.runs[at.run].children += 1;
-            self.runs[at.run].child_xor ^= first;
+    /// Cuts a run strictly inside. Returns the front, a new run; the rest keeps its number.
+    pub(super) fn split(&mut self, id: RunId, at: usize) -> RunId {
+        let front = self.runs.add(Run::default());
+        let run = &mut self.runs[id];
+        let first = run.span.first();
+        let head = Run {
+            span: self.blocks.split_front(&mut run.span, at, id, front),
+            holders: run.holders.split_front(at),
+            parent: run.parent.replace(front),
+            orphan: std::mem::take(&mut run.orphan),
+            children: 1,
+            child_xor: id,
+        };
+        let rest_first = run.span.first();
+        if let Some(parent) = head.parent {
+            self.runs[parent].child_xor ^= id ^ front;
         }
+        self.runs[front] = head;
+        self.starts.pass(first, id, front);
+        self.starts.add(rest_first, id);
+        front
     }
 
-    /// Cuts a run strictly inside. The shorter part moves to a new number. Returns (front, rest).
-    pub(super) fn split(&mut self, id: RunId, at: usize) -> (RunId, RunId) {
-        let rest = self.runs[id].split_off(at);
-        if rest.len() <= self.runs[id].len() {
-            let rest = self.runs.add(rest);
-            self.place(rest, 0);
-            (id, rest)
-        } else {
-            let front = std::mem::replace(&mut self.runs[id], rest);
-            let front = self.runs.add(front);
-            self.place(front, 0);
-            (front, id)
-        }
-    }
-
-    /// Points the map at the blocks of a run, from an offset on.
-    fn place(&mut self, id: RunId, from: usize) {
-        let run = &self.runs[id];
-        for (position, &hash) in (run.start..).zip(&run.hashes).skip(from) {
-            self.blocks.put(hash, At { run: id, position });
-        }
-    }
-
-    /// Joins a run with its only child, whose holders all hold the whole of it. The shorter one moves.
-    fn join(&mut self, parent: RunId, child: RunId) -> RunId {
-        let (front, rest) = (&self.runs[parent], &self.runs[child]);
-        let continuous = rest.start == front.start + front.len() as u32;
-        let len = front.len();
-        if continuous && rest.len() > len {
-            let mut joined = self.runs.take(parent);
-            joined.absorb(&self.runs[child]);
-            for (position, &hash) in (joined.start..).zip(&joined.hashes[..len]) {
-                let at = At {
-                    run: child,
-                    position,
-                };
-                self.blocks.put(hash, at);
-            }
-            self.runs[child] = joined;
-            child
-        } else {
-            let rest = self.runs.take(child);
-            self.runs[parent].absorb(&rest);
-            self.place(parent, len);
-            parent
+    /// Joins a run with its only child, whose holders all hold the whole of it. The child's number remains.
+    fn join(&mut self, parent: RunId, child: RunId) {
+        let front = self.runs.take(parent);
+        let run = &mut self.runs[child];
+        self.starts.remove(run.span.first(), child);
+        self.starts.pass(front.span.first(), parent, child);
+        run.holders.join_front(front.holders, front.span.len);
+        run.parent = front.parent;
+        run.orphan = front.orphan;
+        self.blocks.join_front(front.span, &mut run.span, child);
+        if let Some(above) = front.parent {
+            self.runs[above].child_xor ^= parent ^ child;
         }
     }
 
@@ -75,48 +55,54 @@ impl Index {
         if run.children != 1 {
             return None;
         }
-        let child = self.blocks.find(run.child_xor)?.run;
-        self.runs[child].held_within(&run.whole).then_some(child)
+        let child = run.child_xor;
+        let holders = &self.runs[child].holders;
+        holders.are_within(&run.holders.whole).then_some(child)
     }
 
     /// Restores the form around a run whose holders changed: forgets blocks nobody holds or needs, up the
     /// tree, then joins what nothing separates any more.
-    ///
-    /// One join upwards and one downwards are enough: a joined run has the parent's holders at its
-    /// start and the child's at its end, so nothing changes for its neighbours.
     pub(super) fn settle(&mut self, mut id: RunId) {
         while self.runs[id].children == 0 {
-            let held = self.runs[id].held();
-            if held == self.runs[id].len() {
+            let run = &mut self.runs[id];
+            let held = run.holders.held(run.span.len);
+            if held == run.span.len {
                 break;
-            }
-            let first = self.runs[id].hashes[0];
-            let parent = self.parent_run(id);
-            for hash in self.runs[id].truncate(held) {
-                self.blocks.forget(hash);
             }
             if held > 0 {
+                self.blocks.truncate(&mut run.span, held);
+                run.holders.truncate(held);
                 break;
             }
-            self.runs.take(id);
-            let Some(parent) = parent else { return };
-            self.runs[parent].children -= 1;
-            self.runs[parent].child_xor ^= first;
+            let Some(parent) = self.take(id) else { return };
             id = parent;
         }
-        if let Some(parent) = self.parent_run(id)
+        while let Some(parent) = self.runs[id].parent
             && self.joinable_child(parent).is_some()
         {
-            id = self.join(parent, id);
+            self.join(parent, id);
         }
-        if let Some(child) = self.joinable_child(id) {
+        while let Some(child) = self.joinable_child(id) {
             self.join(id, child);
+            id = child;
         }
     }
 
-    /// Hangs a run whose parent was not known after the block `parent`, unless that block descends from it.
+    /// Forgets a run without children; its parent.
+    fn take(&mut self, id: RunId) -> Option<RunId> {
+        let mut run = self.runs.take(id);
+        self.starts.remove(run.span.first(), id);
+        self.blocks.truncate(&mut run.span, 0);
+        self.orphans -= usize::from(run.orphan);
+        let parent = run.parent?;
+        self.runs[parent].children -= 1;
+        self.runs[parent].child_xor ^= id;
+        Some(parent)
+    }
+
+    /// Hangs a run whose parent was not known below `parent`, unless that one descends from it.
     pub(super) fn adopt(&mut self, id: RunId, parent: u64) {
-        let Some(at) = self.blocks.find(parent) else {
+        let Some(at) = self.find(parent) else {
             return;
         };
         let mut ancestor = Some(at.run);
@@ -124,13 +110,14 @@ impl Index {
             if run == id {
                 return;
             }
-            ancestor = self.parent_run(run);
+            ancestor = self.runs[run].parent;
         }
-        let offset = (at.position - self.runs[at.run].start) as usize;
-        if offset + 1 < self.runs[at.run].len() {
-            self.split(at.run, offset + 1);
-        }
-        self.runs[id].parent = parent;
-        self.link(parent, self.runs[id].hashes[0]);
+        let above = if at.offset + 1 < self.runs[at.run].len() {
+            self.split(at.run, at.offset + 1)
+        } else {
+            at.run
+        };
+        self.orphans -= usize::from(std::mem::take(&mut self.runs[id].orphan));
+        self.link(above, id);
     }
 }

@@ -1,5 +1,6 @@
 //! One walk answers for all replicas: it costs runs, not blocks.
 
+use super::holders::Holders;
 use super::run::Run;
 use super::{Index, ReplicaId, ReplicaSet};
 
@@ -7,6 +8,9 @@ use super::{Index, ReplicaId, ReplicaSet};
 #[derive(Debug, Default)]
 pub struct Matches {
     blocks: Vec<u32>,
+    /// Kept to spare the allocations.
+    alive: ReplicaSet,
+    gone: ReplicaSet,
 }
 
 impl Matches {
@@ -18,22 +22,26 @@ impl Matches {
 
 impl Index {
     /// How many leading blocks of `chain` each replica of `among` holds; the others get 0.
-    pub(crate) fn walk(&self, chain: &[u64], among: &ReplicaSet, matches: &mut Matches) {
-        matches.blocks.clear();
-        matches.blocks.resize(self.tallies.len(), 0);
-        let mut alive = among.clone();
+    pub fn walk(&self, chain: &[u64], among: &ReplicaSet, matches: &mut Matches) {
+        let Matches {
+            blocks,
+            alive,
+            gone,
+        } = matches;
+        blocks.clear();
+        blocks.resize(self.tallies.len(), 0);
+        alive.clone_from(among);
         let mut done = 0;
         while !alive.is_empty()
-            && let Some(at) = chain.get(done).and_then(|&hash| self.blocks.find(hash))
+            && let Some(run) = chain.get(done).and_then(|&hash| self.starts.find(hash))
         {
-            let run = &self.runs[at.run];
-            let from = (at.position - run.start) as usize;
-            let len = common(&run.hashes[from..], &chain[done..]);
-            leave(run, from, len, done, &mut alive, &mut matches.blocks);
+            let Run { span, holders, .. } = &self.runs[run];
+            let len = span.common(&chain[done..]);
+            leave(holders, len, done, alive, gone, blocks);
             done += len;
         }
         for replica in alive.iter() {
-            matches.blocks[replica as usize] = done as u32;
+            blocks[replica as usize] = done as u32;
         }
     }
 }
@@ -62,23 +70,23 @@ pub(crate) fn bisect(len: usize, holds: impl Fn(usize) -> bool) -> usize {
     yes
 }
 
-/// Takes from `alive` those that do not hold `len` blocks of the run from offset `from` on, and notes how far
+/// Takes from `alive` those that do not hold the first `len` blocks of a run, and notes how far
 /// they came; `done` blocks lie before.
 fn leave(
-    run: &Run,
-    from: usize,
+    holders: &Holders,
     len: usize,
     done: usize,
     alive: &mut ReplicaSet,
+    gone: &mut ReplicaSet,
     blocks: &mut [u32],
 ) {
-    let gone = alive.split_off_outside(&run.whole);
+    alive.split_outside_into(&holders.whole, gone);
     for replica in gone.iter() {
         blocks[replica as usize] = done as u32;
     }
-    for &(replica, depth) in &run.partial {
+    for &(replica, depth) in &holders.partial {
         if gone.contains(replica) {
-            let held = (depth as usize).saturating_sub(from);
+            let held = depth as usize;
             if held >= len {
                 alive.insert(replica);
             } else {

@@ -1,0 +1,206 @@
+//! All blocks of the writer's tree: their chunks, and where a hash stands.
+
+use super::arena::Arena;
+use super::chunk::{CHUNK, Chunk, ChunkId};
+use super::locator::{Generation, Locator, Slot};
+use super::run::RunId;
+use super::span::Span;
+
+/// A block's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct At {
+    pub run: RunId,
+    pub offset: usize,
+}
+
+/// Whose chunk it is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Owner {
+    run: RunId,
+    /// Which of the run's chunks.
+    index: u32,
+}
+
+/// The chunks by number, and the [`Locator`] that leads to them.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks {
+    owners: Vec<Owner>,
+    /// Changes when a chunk is freed, or written where it was written before.
+    generations: Vec<Generation>,
+    /// Up to where each chunk was written in this generation.
+    written: Vec<u8>,
+    free: Vec<ChunkId>,
+    locator: Locator,
+    len: usize,
+}
+
+impl Blocks {
+    /// Blocks there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where a hash stands, however deep inside a run, if `is` accepts it.
+    pub fn find(&self, runs: &Arena, hash: u64, is: impl Fn(At) -> bool) -> Option<At> {
+        let at = |slot: Slot| {
+            let owner = self.owners[slot as usize / CHUNK];
+            let span = &runs[owner.run].span;
+            let offset = (owner.index as usize * CHUNK + slot as usize % CHUNK)
+                .checked_sub(span.skew)
+                .filter(|&offset| offset < span.len)?;
+            let run = owner.run;
+            (span.get(offset) == hash).then_some(At { run, offset })
+        };
+        let accepts = |slot| at(slot).is_some_and(&is);
+        at(self.locator.find(hash, &self.generations, accepts)?)
+    }
+
+    /// Appends `hashes` to the span of `run`.
+    pub fn append(&mut self, span: &mut Span, run: RunId, hashes: &[u64]) {
+        let mut rest = hashes;
+        let chunks = (span.skew + span.len + hashes.len()).div_ceil(CHUNK);
+        if chunks > span.chunks.capacity() && !span.chunks.is_empty() {
+            span.chunks.reserve(chunks - span.chunks.len());
+        } else {
+            span.chunks.reserve_exact(chunks - span.chunks.len());
+        }
+        while !rest.is_empty() {
+            let at = span.end();
+            if at == 0 || span.chunks.is_empty() {
+                let chunk = self.new_chunk(run, span.chunks.len());
+                span.chunks.push(chunk);
+            }
+            let (now, later) = rest.split_at(rest.len().min(CHUNK - at));
+            self.write(span, at, now);
+            span.len += now.len();
+            rest = later;
+        }
+        if let Some(&last) = hashes.last() {
+            span.last = last;
+        }
+        self.len += hashes.len();
+        self.locator.tidy(self.len, &self.generations);
+    }
+
+    /// Writes into the last chunk of a span.
+    fn write(&mut self, span: &mut Span, at: usize, hashes: &[u64]) {
+        let number = span.chunks.len() - 1;
+        let chunk = &mut span.chunks[number];
+        let id = chunk.id as usize;
+        if at < self.written[id] as usize {
+            // Entries of blocks that were here before must not count as valid for ever.
+            self.generations[id] = self.generations[id].wrapping_add(1);
+            let from = if number == 0 { span.skew } else { 0 };
+            let (kept, slot) = (chunk.range(from, at), slot(chunk.id, from));
+            self.locator.log(kept, slot, &self.generations);
+        }
+        chunk.put(at, hashes);
+        self.written[id] = (at + hashes.len()) as u8;
+        self.locator
+            .log(hashes, slot(chunk.id, at), &self.generations);
+    }
+
+    /// Forgets all blocks of a span but the first `len`.
+    pub fn truncate(&mut self, span: &mut Span, len: usize) {
+        self.len -= span.len - len;
+        let chunks = (span.skew + len).div_ceil(CHUNK);
+        let kept = if len == 0 { 0 } else { chunks };
+        for chunk in span.chunks.drain(kept..) {
+            free(&mut self.generations, &mut self.free, chunk.id);
+        }
+        span.len = len;
+        span.last = if len == 0 { 0 } else { span.get(len - 1) };
+        if span.chunks.capacity() > 4 * kept {
+            span.chunks.shrink_to(kept);
+        }
+        self.locator.tidy(self.len, &self.generations);
+    }
+
+    /// Cuts a span strictly inside. The rest keeps the number of its run; the front, which is returned, gets `front`.
+    pub fn split_front(&mut self, span: &mut Span, at: usize, run: RunId, front: RunId) -> Span {
+        let (whole, within) = ((span.skew + at) / CHUNK, (span.skew + at) % CHUNK);
+        let mut chunks = span.chunks.split_off(whole);
+        let mut head = Span {
+            chunks: std::mem::take(&mut span.chunks),
+            skew: span.skew,
+            len: at,
+            last: 0,
+        };
+        if within > 0 {
+            let to = CHUNK.min(within + span.len - at);
+            let new = self.new_chunk(run, 0);
+            let shared = std::mem::replace(&mut chunks[0], new);
+            span.chunks = chunks.drain(..1).collect();
+            self.write(span, within, shared.range(within, to));
+            head.chunks.push(shared);
+        }
+        head.last = head.get(at - 1);
+        head.chunks.shrink_to_fit();
+        span.chunks.append(&mut chunks);
+        span.skew = within;
+        span.len -= at;
+        self.own(&head, front);
+        self.own(span, run);
+        head
+    }
+
+    /// Puts the blocks of `head` before those of `span`, which is the span of `run`.
+    pub fn join_front(&mut self, mut head: Span, span: &mut Span, run: RunId) {
+        let mut rest = std::mem::replace(span, Span::at(0));
+        let end = head.end();
+        if end == rest.skew {
+            if end > 0 {
+                let shared = rest.chunks.remove(0);
+                let to = CHUNK.min(end + rest.len);
+                free(&mut self.generations, &mut self.free, shared.id);
+                self.write(&mut head, end, shared.range(end, to));
+            }
+            head.chunks.append(&mut rest.chunks);
+            head.len += rest.len;
+            head.last = rest.last;
+        } else {
+            // Only a run whose parent was not known when it began.
+            let hashes: Vec<u64> = rest.range(0, rest.len).collect();
+            self.truncate(&mut rest, 0);
+            self.append(&mut head, run, &hashes);
+        }
+        *span = head;
+        self.own(span, run);
+    }
+
+    fn own(&mut self, span: &Span, run: RunId) {
+        for (index, chunk) in (0..).zip(&span.chunks) {
+            self.owners[chunk.id as usize] = Owner { run, index };
+        }
+    }
+
+    fn new_chunk(&mut self, run: RunId, index: usize) -> Chunk {
+        let index = index as u32;
+        let id = self.free.pop().unwrap_or(self.owners.len() as ChunkId);
+        if id as usize == self.owners.len() {
+            self.owners.push(Owner::default());
+            self.generations.push(0);
+            self.written.push(0);
+        }
+        self.owners[id as usize] = Owner { run, index };
+        self.written[id as usize] = 0;
+        Chunk::new(id)
+    }
+
+    /// Bytes of the chunks and of what leads to them.
+    pub fn size_bytes(&self) -> usize {
+        let chunks = self.owners.len() - self.free.len();
+        let row = size_of::<Owner>() + size_of::<Generation>() + 1;
+        chunks * CHUNK * size_of::<u64>() + self.owners.capacity() * row + self.locator.size_bytes()
+    }
+}
+
+fn slot(chunk: ChunkId, at: usize) -> Slot {
+    chunk * CHUNK as u32 + at as u32
+}
+
+fn free(generations: &mut [Generation], list: &mut Vec<ChunkId>, id: ChunkId) {
+    let generation = &mut generations[id as usize];
+    *generation = generation.wrapping_add(1);
+    list.push(id);
+}

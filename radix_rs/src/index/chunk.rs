@@ -1,0 +1,36 @@
+//! Hashes, some at a time.
+
+/// Blocks in a chunk; in tests so few that small trees have many.
+pub(crate) const CHUNK: usize = if cfg!(test) { 4 } else { 32 };
+
+/// Names a chunk of the writer's tree; used again after it is freed.
+pub(crate) type ChunkId = u32;
+
+/// Neighbours in a run, at places that neighbouring runs do not use. Long enough that its allocation costs little
+/// a block, short enough that a run wastes little at its ends.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    pub id: ChunkId,
+    hashes: Box<[u64; CHUNK]>,
+}
+
+impl Chunk {
+    pub fn new(id: ChunkId) -> Self {
+        let hashes = Box::new([0; CHUNK]);
+        Self { id, hashes }
+    }
+
+    pub fn get(&self, at: usize) -> u64 {
+        self.hashes[at]
+    }
+
+    /// Writes `hashes` from `at` on.
+    pub fn put(&mut self, at: usize, hashes: &[u64]) {
+        self.hashes[at..at + hashes.len()].copy_from_slice(hashes);
+    }
+
+    /// The hashes from `from` to before `to`.
+    pub fn range(&self, from: usize, to: usize) -> &[u64] {
+        &self.hashes[from..to]
+    }
+}

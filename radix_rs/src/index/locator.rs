@@ -1,0 +1,205 @@
+//! From a hash to the places it may be at, for all blocks: a hash table made for writing.
+//!
+//! One random access to a table of all blocks costs more than all else that storing or removing a block does, and
+//! few blocks are ever looked for: where a prompt branches off, or what a replica evicts next, once for many
+//! blocks. So the buckets are few and long. A new entry goes to the end of its bucket, and those ends fit the
+//! nearer caches; a removal leaves its entries behind; looking up reads a bucket from its newest entry back.
+//!
+//! An entry is valid while its chunk has the generation it was written under; whoever finds it compares the
+//! hash it leads to. A full bucket first drops its invalid entries. Buckets are split one at a time as they
+//! grow (linear hashing: Litwin, VLDB 1980).
+
+use super::chunk::CHUNK;
+
+/// Blocks for each bucket above which the table grows; in tests, small tables have many buckets.
+const LONG: usize = if cfg!(test) { 8 } else { 160 };
+/// Entries beyond twice the blocks there are that are let be.
+const SLACK: usize = if cfg!(test) { 16 } else { 1024 };
+/// Low bits of the hash in an entry. They choose the bucket, too: what is left of them tells entries apart.
+const TAG_BITS: u32 = 24;
+/// Entries that a bucket has room for at least when it grows.
+const ROOM: usize = LONG / 4;
+/// Buckets.
+const MOST: usize = 1 << (TAG_BITS - 4);
+
+/// A place in a chunk: `ChunkId * CHUNK + offset`.
+pub(crate) type Slot = u32;
+
+/// See [`super::chunk::Chunk`]; wraps around, which can make an invalid entry look valid, and no more.
+pub(crate) type Generation = u8;
+
+/// Tag, generation and slot in one word.
+#[derive(Clone, Copy, Debug)]
+struct Entry(u64);
+
+impl Entry {
+    fn new(hash: u64, generation: Generation, slot: Slot) -> Self {
+        Self(hash << (64 - TAG_BITS) | u64::from(generation) << 32 | u64::from(slot))
+    }
+
+    fn has_tag_of(self, hash: u64) -> bool {
+        (self.0 ^ hash << (64 - TAG_BITS)) >> (64 - TAG_BITS) == 0
+    }
+
+    /// The low bits of its hash.
+    fn tag(self) -> usize {
+        (self.0 >> (64 - TAG_BITS)) as usize
+    }
+
+    fn slot(self) -> Slot {
+        self.0 as Slot
+    }
+
+    fn is_valid(self, generations: &[Generation]) -> bool {
+        let chunk = self.slot() as usize / CHUNK;
+        generations[chunk] == (self.0 >> 32) as Generation
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Locator {
+    buckets: Vec<Vec<Entry>>,
+    /// The largest power of two that is not above the number of buckets, minus 1.
+    mask: usize,
+    entries: usize,
+    /// Next bucket to tidy.
+    cursor: usize,
+}
+
+impl Default for Locator {
+    fn default() -> Self {
+        Self {
+            buckets: vec![Vec::new()],
+            mask: 0,
+            entries: 0,
+            cursor: 0,
+        }
+    }
+}
+
+impl Locator {
+    fn bucket(&self, hash: usize) -> usize {
+        let wide = hash & (self.mask << 1 | 1);
+        if wide < self.buckets.len() {
+            wide
+        } else {
+            hash & self.mask
+        }
+    }
+
+    /// Writes that `hashes` stand at `slot` and after it, in a chunk of this generation.
+    pub fn log(&mut self, hashes: &[u64], slot: Slot, generations: &[Generation]) {
+        let generation = generations[slot as usize / CHUNK];
+        for (slot, &hash) in (slot..).zip(hashes) {
+            let number = self.bucket(hash as usize);
+            let bucket = &mut self.buckets[number];
+            let entry = Entry::new(hash, generation, slot);
+            if bucket.len() < bucket.capacity() {
+                bucket.push(entry);
+            } else {
+                self.push_full(number, entry, generations);
+            }
+        }
+        self.entries += hashes.len();
+    }
+
+    #[cold]
+    fn push_full(&mut self, number: usize, entry: Entry, generations: &[Generation]) {
+        self.compact(number, generations);
+        let bucket = &mut self.buckets[number];
+        // With less room, each entry would be looked at more often; with more, memory would lie idle.
+        bucket.reserve_exact((bucket.len() * 3 / 4).max(ROOM));
+        bucket.push(entry);
+    }
+
+    fn compact(&mut self, number: usize, generations: &[Generation]) {
+        let bucket = &mut self.buckets[number];
+        let before = bucket.len();
+        // Without a branch on what half of the entries are: twice as fast as `retain`.
+        let mut kept = 0;
+        for index in 0..before {
+            let entry = bucket[index];
+            bucket[kept] = entry;
+            kept += usize::from(entry.is_valid(generations));
+        }
+        bucket.truncate(kept);
+        self.entries -= before - kept;
+    }
+
+    /// Gives half of the next bucket to a new one.
+    fn split(&mut self) {
+        let new = self.buckets.len();
+        if new > self.mask << 1 | 1 {
+            self.mask = self.mask << 1 | 1;
+        }
+        let wide = self.mask << 1 | 1;
+        let bucket = &mut self.buckets[new & self.mask];
+        // Written to both and counted in one: which one is a coin toss that no branch should guess.
+        let mut go = bucket.clone();
+        let (mut kept, mut gone) = (0, 0);
+        for index in 0..bucket.len() {
+            let entry = bucket[index];
+            let goes = entry.tag() & wide == new;
+            bucket[kept] = entry;
+            go[gone] = entry;
+            kept += usize::from(!goes);
+            gone += usize::from(goes);
+        }
+        bucket.truncate(kept);
+        go.truncate(gone);
+        self.buckets.push(go);
+    }
+
+    /// Gives the last bucket's entries back to the one they came from.
+    fn unsplit(&mut self) {
+        let Some(mut last) = self.buckets.pop() else {
+            return;
+        };
+        let number = self.buckets.len() & self.mask;
+        self.buckets[number].append(&mut last);
+        if self.buckets.len() == self.mask + 1 {
+            self.mask >>= 1;
+        }
+    }
+
+    /// Makes as many buckets as `live` blocks need, and drops invalid entries, a few buckets a call, once they
+    /// outnumber the blocks.
+    pub fn tidy(&mut self, live: usize, generations: &[Generation]) {
+        while live > self.buckets.len() * LONG && self.buckets.len() < MOST {
+            self.split();
+        }
+        for _ in 0..4 {
+            if self.buckets.len() > 1 && live < self.buckets.len() * LONG / 4 {
+                self.unsplit();
+            }
+            if self.entries <= 2 * live + SLACK {
+                return;
+            }
+            self.cursor = (self.cursor + 1) % self.buckets.len();
+            let number = self.cursor;
+            self.compact(number, generations);
+            let bucket = &mut self.buckets[number];
+            bucket.shrink_to(bucket.len() * 5 / 4);
+        }
+    }
+
+    /// The newest place with these bits of the hash that `is` accepts.
+    pub fn find(
+        &self,
+        hash: u64,
+        generations: &[Generation],
+        mut is: impl FnMut(Slot) -> bool,
+    ) -> Option<Slot> {
+        self.buckets[self.bucket(hash as usize)]
+            .iter()
+            .rev()
+            .filter(|entry| entry.has_tag_of(hash) && entry.is_valid(generations))
+            .map(|entry| entry.slot())
+            .find(|&slot| is(slot))
+    }
+
+    pub fn size_bytes(&self) -> usize {
+        let entries: usize = self.buckets.iter().map(Vec::capacity).sum();
+        entries * size_of::<Entry>() + self.buckets.capacity() * size_of::<Vec<Entry>>()
+    }
+}
