@@ -444,7 +444,10 @@ class Router:
     ) -> list[Candidate]:
         """All replicas of the model, by name. Changes nothing."""
     def prefilled(self, ticket: int) -> None:
-        """The first answer token came: its prefill is done. Unknown tickets are ignored."""
+        """The first answer token came: its prefill is done. Unknown tickets are ignored.
+
+        If the replica has announced it, its blocks stay expected until it has stored them.
+        """
     def release(self, ticket: int) -> None:
         """The request ended, however it did."""
     def in_flight(self, replica: str) -> int:

@@ -18,8 +18,12 @@ class ExpectedPrompts:
     is dropped. One that is preempted waits on.
     """
 
-    def __init__(self, tree: TreeCore) -> None:
+    def __init__(
+        self, tree: TreeCore, *, max_prompts: int = MAX_PROMPTS, max_bytes: int = MAX_BYTES
+    ) -> None:
         self._tree = tree
+        self._max_prompts = max_prompts
+        self._max_bytes = max_bytes
         self._accepted: list[Request] = []
         self._announced: dict[int, tuple[Request, bytes]] = {}
         self._num_bytes = 0
@@ -62,7 +66,7 @@ class ExpectedPrompts:
     def _announce(self, request: Request) -> bytes:
         """Empty if there is nothing to say, or no room for it."""
         sequence = request.sequence
-        if len(self._announced) == MAX_PROMPTS:
+        if len(self._announced) == self._max_prompts:
             return b""
         event = self._tree.expected(
             self._last_id + 1,
@@ -71,7 +75,7 @@ class ExpectedPrompts:
             length=sequence.cached,
             **sequence.namespace,
         )
-        if not event or self._num_bytes + len(event) > MAX_BYTES:
+        if not event or self._num_bytes + len(event) > self._max_bytes:
             return b""
         self._last_id += 1
         self._num_bytes += len(event)

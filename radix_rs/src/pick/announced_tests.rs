@@ -94,8 +94,12 @@ fn a_prompt_sent_and_announced_counts_once() {
         &batch(2, vec![announce(2, 0)], &[], waiting(&[TOKENS, TOKENS])),
     );
     assert_eq!(ahead(&router), 80.0);
-    router.prefilled(picked.ticket);
-    apply(&router, "r0", &batch(3, vec![], &[], waiting(&[TOKENS])));
+    router.release(picked.ticket);
+    apply(
+        &router,
+        "r0",
+        &batch(3, vec![dropped(1)], &[], waiting(&[TOKENS])),
+    );
     assert_eq!((expected(&router), ahead(&router)), (TOKENS, 40.0));
     apply(&router, "r0", &batch(4, vec![dropped(2)], &[], idle()));
     assert_eq!((expected(&router), ahead(&router)), (0, 0.0));
@@ -114,6 +118,23 @@ fn a_prompt_of_ours_that_the_replica_drops_is_no_longer_expected() {
     assert_eq!(router.in_flight("r0").unwrap(), 1);
     router.release(picked.ticket);
     assert_eq!(router.in_flight("r0").unwrap(), 0);
+}
+
+#[test]
+fn a_prompt_of_ours_is_expected_from_its_first_token_until_its_blocks_are_told() {
+    let held = chain(&text());
+    let router = fleet(PolicyKind::Cost, 1);
+    let picked = pick(&router, &text(), 0.0);
+    let told = batch(1, vec![announce(1, 0)], &[], waiting(&[TOKENS]));
+    apply(&router, "r0", &told);
+    router.prefilled(picked.ticket);
+    router.release(picked.ticket);
+    assert_eq!(expected_at(&router, 30.0), TOKENS);
+    assert_eq!(router.in_flight("r0").unwrap(), 0);
+    apply(&router, "r0", &batch(2, vec![stored(&held)], &held, idle()));
+    assert_eq!(ahead(&router), 0.0);
+    router.clear("r0").unwrap();
+    assert_eq!(expected_at(&router, 30.0), 0);
 }
 
 #[test]

@@ -22,7 +22,7 @@ struct Side {
     requests: u32,
     /// In the order of their tickets, too.
     sent: Vec<Pending>,
-    /// What it announced and this router has not sent.
+    /// What it announced and this router has not sent, or no longer waits for.
     announced: Vec<Pending>,
 }
 
@@ -116,12 +116,20 @@ impl InFlight {
         }
     }
 
-    /// Its prefill is done: it is no longer work, nor does anybody wait for its blocks.
+    /// Its prefill is done: it is no longer work, nor does anybody wait for its blocks. What the replica has
+    /// announced it ends itself: its word on the blocks comes later than the first token.
     pub fn prefilled(&mut self, ticket: u64) {
         if let Some(&replica) = self.requests.get(&ticket) {
-            let sent = &mut self.sides[replica as usize].sent;
-            if let Ok(index) = sent.binary_search_by_key(&ticket, |prompt| prompt.ticket) {
-                sent.remove(index);
+            let side = &mut self.sides[replica as usize];
+            let place = side
+                .sent
+                .binary_search_by_key(&ticket, |prompt| prompt.ticket);
+            if let Ok(index) = place {
+                let mut prompt = side.sent.remove(index);
+                if prompt.id.is_some() {
+                    prompt.expires_s = f64::INFINITY;
+                    side.announced.push(prompt);
+                }
             }
         }
     }
