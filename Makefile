@@ -37,6 +37,9 @@ test: dev ## all tests
 fuzz: ## random operations on the tree for an hour (SECONDS=n: so long), compared with the naive model
 	PREFIXLB_FUZZ_SECONDS=$(or $(SECONDS),3600) cargo test -p radix_rs --test tree_model
 
+chaos: dev ## break a cluster in every way there is and see that it heals (CHAOS="--quick", "--seed 7")
+	@python -m tests.chaos $(CHAOS)
+
 check: $(VENV)/.extension ## linters, types, formats, generated code
 	@echo "==> Python: ruff, mypy"
 	@ruff check --quiet
@@ -44,6 +47,7 @@ check: $(VENV)/.extension ## linters, types, formats, generated code
 	@mypy --no-error-summary
 	@echo "==> Rust: rustfmt, clippy (compiles first)"
 	@cargo fmt --all --check
+	@cargo fmt --check --manifest-path tests/bench/index/Cargo.toml
 	@cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
 	@echo "==> protos: buf, generated code"
 	@cd proto && buf lint
@@ -54,11 +58,12 @@ fmt: $(VENV)/.extension ## format and fix what can be fixed
 	ruff check --fix
 	ruff format
 	cargo fmt --all
+	cargo fmt --manifest-path tests/bench/index/Cargo.toml
 
 gen: $(VENV)/.packages ## generate the Python modules of proto/
 	python -m proto.generate
 
-bench: dev ## the figures in README.md
+bench: dev ## the model's and the serving figures in README.md
 	python -m tests.bench
 
 lock: $(VENV)/.uv ## resolve the dependencies of pyproject.toml anew

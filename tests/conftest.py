@@ -1,5 +1,6 @@
 """Fixtures that several subjects share: redis-server, the model's file, golden files."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,12 @@ import redis
 
 from router.cli.model import model_path
 from tests.redis_process import redis_server
+
+
+def pytest_configure() -> None:
+    """In the background of a shell Ctrl-C is ignored, and processes that tests start inherit it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
