@@ -18,7 +18,7 @@ help: ## list the targets
 
 dev: $(VENV)/.extension model ## set everything up: environment, extension, model
 
-model: $(VENV)/.packages ## fetch the small model that demo and tests run (93 MB, once)
+model: $(VENV)/.extension ## fetch the small model that demo and tests run (93 MB, once)
 	@python -m router.cli model
 
 demo: dev ## see it work: four assistants, twelve users, two policies (under three minutes)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proto.errors import LBError
+from proto.metadata import CONTROL, MATCHED_TOKENS, REASON, REPLICA
 from proto.prefixlb.v1.inference_pb2 import FinishReason, GenerateResponse
 
 
@@ -85,11 +86,11 @@ class Collector:
 
 def route_from_metadata(metadata: Any) -> Route | None:
     """What a router said in the initial metadata of an answer."""
-    said = {key: value for key, value in metadata or () if key.startswith("prefixlb-")}
-    if "prefixlb-replica" not in said:
+    said = {key: value for key, value in metadata or () if key.startswith(CONTROL)}
+    if REPLICA not in said:
         return None
     return Route(
-        replica=said["prefixlb-replica"],
-        matched_tokens=int(said.get("prefixlb-matched-tokens", 0)),
-        reason=said.get("prefixlb-reason", ""),
+        replica=said[REPLICA],
+        matched_tokens=int(said.get(MATCHED_TOKENS, 0)),
+        reason=said.get(REASON, ""),
     )

@@ -18,7 +18,7 @@ import grpc
 from grpc import aio
 
 from proto.answer import Collector, Piece, Result, Route, route_from_metadata
-from proto.errors import error_from_status
+from proto.errors import from_status
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from proto.request import Options, Prompt, build_request
@@ -40,10 +40,9 @@ class AsyncGeneration:
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
         try:
-            async for response in self._call:
-                yield self._collector.add(response, await self.route())
-        except aio.AioRpcError as error:
-            raise error_from_status(error.code(), error.details()) from error
+            with from_status():
+                async for response in self._call:
+                    yield self._collector.add(response, await self.route())
         finally:
             self._call.cancel()  # a caller that stops early does not leave it running
 
@@ -107,10 +106,9 @@ class Generation:
 
     def __iter__(self) -> Iterator[Piece]:
         try:
-            for response in self._call:
-                yield self._collector.add(response, self.route())
-        except grpc.RpcError as error:
-            raise error_from_status(self._call.code(), self._call.details()) from error
+            with from_status():
+                for response in self._call:
+                    yield self._collector.add(response, self.route())
         finally:
             self._call.cancel()
 

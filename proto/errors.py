@@ -1,12 +1,15 @@
 """One hierarchy of errors, each with the gRPC status a caller sees."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar, NoReturn
 
 import grpc
 from grpc import aio
+
+DEADLINE_SLACK_S = 0.05
+"""A client whose deadline comes cancels a little before ours comes."""
 
 
 class LBError(Exception):
@@ -85,6 +88,15 @@ def error_from_status(code: grpc.StatusCode, details: str | None) -> LBError:
     return kinds.get(code, LBError)(details or code.name)
 
 
+@contextmanager
+def from_status() -> Iterator[None]:
+    """At a caller's edge: a status inside becomes its LBError."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise error_from_status(error.code(), error.details()) from error
+
+
 @asynccontextmanager
 async def as_status(context: aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
     """At a servicer's edge: an LBError inside becomes its status."""
@@ -92,6 +104,13 @@ async def as_status(context: aio.ServicerContext[Any, Any]) -> AsyncIterator[Non
         yield
     except LBError as error:
         await abort(context, error.code, str(error))
+
+
+def code_of_departure(context: aio.ServicerContext[Any, Any]) -> grpc.StatusCode:
+    """How a call ends whose client has gone: by its deadline, or by its own will."""
+    left_s = context.time_remaining()
+    late = left_s is not None and left_s < DEADLINE_SLACK_S
+    return grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
 
 
 async def abort(

@@ -9,6 +9,9 @@ LEASE_TTL_S = 3.0
 LEASE_PERIOD_S = 1.0
 """Seconds between renewals, and between heartbeat batches of an idle replica."""
 
+SILENT_S = 10.0
+"""A replica that lives and sends no batch for this long is an alarm."""
+
 REMAINS_TTL_S = 10
 """What else a replica has in Redis goes when it is silent for this long: its stream and its name.
 

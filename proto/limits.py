@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from proto.errors import InvalidRequest
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 
+MAX_REQUEST_ID_CHARACTERS = 128
+"""Of a client's `request_id`; the rest is cut off, as it goes into logs."""
+
 MAX_NAME_CHARACTERS = 1024
 """Of model, extra_key and cache_salt; the last two live as long as what is cached under them."""
 

@@ -52,7 +52,7 @@ class Page(ThreadingHTTPServer):
         except OSError as error:
             if self._clock() >= self._quiet_until_s:
                 self._quiet_until_s = self._clock() + SILENCE_S
-                log.error("metrics page cannot accept connections error=%r", str(error))
+                log.error("metrics page cannot accept connections why=%r", str(error))
             self._sleep(PAUSE_S)
             raise  # the server's loop goes on
 

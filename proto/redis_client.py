@@ -91,6 +91,11 @@ def open_blocking_redis(url: str, *, timeout_s: float, retries: int) -> redis.Re
     return master
 
 
+def is_wrong_type(error: Exception) -> bool:
+    """Whether a key is in the way that holds another type of value: somebody else's, by mistake."""
+    return isinstance(error, redis.ResponseError) and "WRONGTYPE" in str(error)
+
+
 def reply_timeout(timeout_s: float = REPLY_TIMEOUT_S) -> asyncio.Timeout:
     """Around each command, in place of `socket_timeout`, which loses cancellations in Python 3.11.
 

@@ -10,14 +10,18 @@ from argparse import ArgumentParser, RawTextHelpFormatter
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
+from proto.redis_client import checked_redis_url
+
 Settings = TypeVar("Settings", bound=BaseSettings)
+
+RedisUrl = Annotated[str, AfterValidator(checked_redis_url)]
 
 METAVARS_BY_ENDING = {
     "_s": "SECONDS",

@@ -21,7 +21,7 @@ from proto.errors import InvalidModel, InvalidRequest
 from proto.prefixlb.v1.inference_pb2 import ChatMessage, GenerateRequest
 from proto.prefixlb.v1.replica_pb2 import TextRules
 from proto.special_tokens import MARK, SpecialTokens
-from proto.token_ids import ids_of
+from proto.token_ids import given_ids, not_empty
 
 PIECES_AT_ONCE = 1024
 """Texts given to the tokenizer in one call. Only calls with a batch release the GIL, and only while
@@ -89,18 +89,11 @@ class TextCodec:
         Takes seconds for a long text, most of them without the GIL. Raises InvalidRequest if the
         prompt is missing or empty.
         """
-        match request.WhichOneof("prompt"):
-            case "text":
-                ids = array("I", self.encode(request.text))
-            case "chat":
-                ids = array("I", self.encode_chat(request.chat.messages))
-            case "tokens":
-                ids = ids_of(request.tokens)
-            case _:
-                raise InvalidRequest("the request has no prompt: set text, chat or tokens")
-        if not ids:
-            raise InvalidRequest("the prompt is empty, expected at least 1 token")
-        return ids
+        if (given := given_ids(request)) is not None:
+            return given
+        if request.HasField("chat"):
+            return not_empty(array("I", self.encode_chat(request.chat.messages)))
+        return not_empty(array("I", self.encode(request.text)))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of tokens, without special tokens."""

@@ -7,10 +7,32 @@ copy of 4 MB, where a walk over the field would hold up the event loop.
 import sys
 from array import array
 
-from proto.prefixlb.v1.inference_pb2 import TokenPrompt
+from proto.errors import InvalidRequest
+from proto.prefixlb.v1.inference_pb2 import GenerateRequest, TokenPrompt
 
 FIELD = TokenPrompt.DESCRIPTOR.fields_by_name["ids"].number
 PACKED = bytes([FIELD << 3 | 2])
+
+
+def given_ids(request: GenerateRequest) -> "array[int] | None":
+    """The prompt's ids (u32) where it has come as such, None where it is to be tokenised.
+
+    Raises InvalidRequest if there is no prompt, or no id in it.
+    """
+    match request.WhichOneof("prompt"):
+        case None:
+            raise InvalidRequest("the request has no prompt: set text, chat or tokens")
+        case "tokens":
+            return not_empty(ids_of(request.tokens))
+        case _:
+            return None
+
+
+def not_empty(ids: "array[int]") -> "array[int]":
+    """The same ids. Raises InvalidRequest if there are none."""
+    if not ids:
+        raise InvalidRequest("the prompt is empty, expected at least 1 token")
+    return ids
 
 
 def ids_of(prompt: TokenPrompt) -> "array[int]":

@@ -3,7 +3,8 @@
 Buffers: tokens are any one-dimensional C-contiguous buffer of u32, slots of i32, both in native
 byte order (numpy arrays, array.array, memoryview). They are read in place, under the GIL.
 A namespace is the pair (`extra_key`, `cache_salt`); empty means absent. Lengths are in tokens
-unless the name says otherwise. A broken protocol raises `TreeError` before anything is changed.
+unless the name says otherwise. A broken protocol raises `TreeError` before anything is changed,
+a `hash_key` that has not 16 bytes `ValueError` everywhere.
 """
 
 from typing import final
@@ -363,8 +364,6 @@ class MirrorStats:
     seq: int
     count: int
     digest: int
-    size_bytes: int
-    """Its share of the index by blocks, roughly; the shares add up to the index."""
 
 @final
 class Router:
@@ -377,14 +376,13 @@ class Router:
         policy: str = "cost",
         k: float = 1.5,
         decode_weight: float = 1.0,
-        in_flight_ttl_s: float = 60.0,
         seed: int = 0,
     ) -> None:
         """`policy`: "cost", "round_robin", "random" or "least_load". ValueError on another.
 
         `k`: weight of a prompt's own prefill; counts twice on replicas that serve first come,
-        first served. `decode_weight`: tokens that a request being decoded counts. Both, and
-        `in_flight_ttl_s`, finite and at least 0; `hash_key` of 16 bytes; else ValueError.
+        first served. `decode_weight`: tokens that a request being decoded counts. Both finite and
+        at least 0; else ValueError.
         """
     def add_replica(self, replica: str, *, model: str, block_size: int) -> None:
         """Known with an empty mirror at epoch 0 and not eligible. Its model's first replica
@@ -416,6 +414,11 @@ class Router:
         is of another epoch or seq than those before it; also as for `apply`.
         """
     def mirror(self, replica: str) -> MirrorStats: ...
+    def mirror_size_bytes(self, replica: str) -> int:
+        """Its mirror's share of the index by blocks, roughly; the shares add up to the index.
+
+        Looks at the whole index, without the interpreter's lock: for a metrics page alone.
+        """
     def load(self, replica: str) -> Load: ...
     def blocks(self, replica: str) -> list[int]:
         """The hashes in its mirror, sorted; for audits and tests."""
@@ -433,7 +436,7 @@ class Router:
 
         The prompt is in flight there until `release`: its blocks count as expected,
         and its uncached tokens as ahead of others, until its blocks are stored, `prefilled`,
-        `release` or `in_flight_ttl_s`. `now_s`: a monotonic clock. `exclude`: names not to pick.
+        `release` or a minute has passed. `now_s`: a monotonic clock. `exclude`: names not to pick.
         """
     def peek(
         self, tokens: Buffer, *, model: str, extra_key: str = "", cache_salt: str = "", now_s: float

@@ -1,11 +1,11 @@
 """`python -m replica`: settings, then the process that they describe."""
 
-import logging
 import signal
 import sys
 
 from prometheus_client import disable_created_metrics
 
+from proto.logs import configure_logs
 from proto.secret import read_hash_secret
 from replica.py_tree.chain import derive_hash_key
 from replica.settings import read_settings
@@ -15,9 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 after a signal, 1 if a port is taken, 2 for a bad setting or model."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while a model loads
     settings = read_settings(sys.argv[1:] if arguments is None else arguments)
-    logging.basicConfig(
-        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    configure_logs(settings.log_level)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the page
     try:
         hash_key = derive_hash_key(read_hash_secret(settings.hash_secret_file))

@@ -6,7 +6,9 @@ import logging
 import grpc
 from grpc import aio
 
-from proto.errors import LBError, abort
+from proto.errors import LBError, abort, code_of_departure
+from proto.limits import check_metadata
+from proto.metadata import passed
 from proto.prefixlb.v1.inference_pb2 import (
     FINISH_REASON_UNSPECIFIED,
     GenerateRequest,
@@ -20,9 +22,6 @@ from replica.request import Request
 from replica.request_reader import RequestReader
 
 log = logging.getLogger(__name__)
-
-DEADLINE_SLACK_S = 0.05
-"""A client whose deadline comes cancels a little before ours comes."""
 
 Context = aio.ServicerContext[GenerateRequest, GenerateResponse]
 
@@ -56,9 +55,7 @@ class InferenceService(InferenceServicer):
             await abort(context, error.code, str(error))
         except (asyncio.CancelledError, aio.InternalError) as error:
             # Either way the client has gone: a write to it may fail before we are told.
-            code = grpc.StatusCode.CANCELLED
-            if (left_s := context.time_remaining()) is not None and left_s < DEADLINE_SLACK_S:
-                code = grpc.StatusCode.DEADLINE_EXCEEDED
+            code = code_of_departure(context)
             raise asyncio.CancelledError from error
         finally:
             self._metrics.in_flight.dec()
@@ -68,6 +65,7 @@ class InferenceService(InferenceServicer):
                 self._idle.set()
 
     async def _generate(self, message: GenerateRequest, context: Context) -> None:
+        check_metadata(passed(context.invocation_metadata()))
         with self._engine.place():
             request = await self._reader.read(message, context.time_remaining())
             self._engine.submit(request)

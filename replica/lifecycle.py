@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-import signal
 import sys
 
 import torch
 
 from proto.errors import InvalidModel, Unavailable
+from proto.signals import EndSignals
 from replica.models.load import LoadedModel, load_model
 from replica.process import running
 from replica.settings import ReplicaSettings
@@ -34,27 +34,12 @@ def run(settings: ReplicaSettings, hash_key: bytes) -> int:
 
 async def serve(settings: ReplicaSettings, loaded: LoadedModel, hash_key: bytes) -> None:
     """Serve until a signal, then drain; a second signal ends the draining."""
-    stop, end = asyncio.Event(), asyncio.Event()
-
-    def on_signal(name: str) -> None:
-        log.info("signal signal=%s", name)
-        (end if stop.is_set() else stop).set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number.name)
+    signals = EndSignals()
     async with running(settings, loaded, hash_key) as replica, asyncio.TaskGroup() as tasks:
         engine = tasks.create_task(replica.failed())
-        await stop.wait()
-        drained, ended = tasks.create_task(replica.drain()), tasks.create_task(end.wait())
-        await asyncio.wait(
-            {drained, ended},
-            timeout=settings.drain_timeout_s,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        log.info("replica ends drained=%s", drained.done())
-        for task in (engine, drained, ended):
-            task.cancel()
+        drained = await signals.drained(replica.drain, settings.drain_timeout_s)
+        log.info("replica ends drained=%s", drained)
+        engine.cancel()
 
 
 def choose_device(wanted: str) -> torch.device:

@@ -66,6 +66,10 @@ class Metrics:
             registry=registry,
         )
         self.published_batches = counter("published_batches_total", "Delta batches sent to Redis.")
+        self.last_published = gauge(
+            "last_published_timestamp_seconds",
+            "When Redis took the last delta batch, a heartbeat at least; 0 before the first.",
+        )
         self.publish_failures = counter(
             "publish_failures_total", "Attempts to send a delta batch that Redis did not take."
         )

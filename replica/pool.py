@@ -4,6 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from proto.errors import InvalidModel
+
 SlotArray = npt.NDArray[np.int32]
 
 
@@ -24,10 +26,20 @@ class Pool:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        """Raises InvalidModel if memory for it cannot be had."""
         # Zeros, not empty: a masked read multiplies what is there by 0, and 0 * NaN is NaN.
         shape = (num_slots, num_kv_heads, head_dim)
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        try:
+            self.keys, self.values = (
+                [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+                for _ in range(2)
+            )
+        except RuntimeError as error:  # torch's for any memory that cannot be had
+            token_bytes = 2 * num_layers * num_kv_heads * head_dim * dtype.itemsize
+            raise InvalidModel(
+                f"{num_slots} slots of {token_bytes} bytes on {device} are "
+                f"{num_slots * token_bytes / 2**30:.1f} GiB, which cannot be had: lower --slots"
+            ) from error
         self.num_slots = num_slots
         self.num_free = num_slots
         self._stack = np.arange(num_slots, dtype=np.int32)[::-1].copy()

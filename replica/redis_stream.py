@@ -2,11 +2,12 @@
 
 import logging
 from collections import deque
+from contextlib import suppress
 
 import redis
 
 from proto import keys
-from proto.redis_client import failure_reason
+from proto.redis_client import failure_reason, is_wrong_type
 from replica.delta_log import Batch
 from replica.metrics import Metrics
 
@@ -56,12 +57,20 @@ class RedisStream:
                     *(self._stream, batch.seq, len(batch.payload), failure_reason(error)),
                 )
             self._answers = False
+            if is_wrong_type(error):
+                self._make_way()
             return False
         self._metrics.published_batches.inc()
+        self._metrics.last_published.set_to_current_time()
         if not self._answers:
             log.info("publishing again stream=%s seq=%d", self._stream, batch.seq)
         self._answers = True
         return True
+
+    def _make_way(self) -> None:
+        """The key is ours by its name; as it is nobody can use it, and it never expires."""
+        with suppress(redis.RedisError, OSError):  # the next batch tries again
+            self._client.unlink(self._stream)
 
     def _bound(self, identifier: bytes, size_bytes: int) -> None:
         """Bound the stream in bytes too: XADD counts batches, of which one may be large."""

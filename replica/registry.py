@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 from google.protobuf.message import DecodeError
@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from proto import keys
 from proto.errors import Unavailable
 from proto.prefixlb.v1 import delta_pb2
-from proto.redis_client import failure_reason, reply_timeout
+from proto.redis_client import failure_reason, is_wrong_type, reply_timeout
 from replica.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -78,11 +78,19 @@ class Registry:
                 why = failure_reason(error)
                 log.warning("cannot renew the lease, will retry key=%s why=%r", key, why)
             self._known = False
+            if is_wrong_type(error):
+                await self._make_way(members)
             return False
         if not self._known:
             log.info("lease held key=%s address=%s", key, lease.address)
         self._known = True
         return True
+
+    async def _make_way(self, key: str) -> None:
+        """Remove what is no set of members: it is ours by its name, and of no use to anybody."""
+        with suppress(RedisError, OSError):  # the next renewal tries again
+            async with reply_timeout(REPLY_TIMEOUT_S):
+                await self._client.unlink(key)
 
     async def withdraw(self) -> None:
         """Leave nothing behind, at once rather than when it all runs out."""
@@ -116,7 +124,7 @@ class Registry:
             if not other or other == own.address:
                 return
             if left_ms is None:
-                log.info("waits for a lease to run out: key=%s address=%s", key, other)
+                log.info("waits for a lease to run out key=%s address=%s", key, other)
             elif now_left_ms > left_ms:
                 raise Unavailable(
                     f"replica id {own.replica_id!r} is in use: the replica at {other} renews its"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from proto.errors import InvalidRequest, UnknownModel
-from proto.limits import check_sizes
+from proto.limits import MAX_REQUEST_ID_CHARACTERS, check_sizes
 from proto.media import check_media, prompt_keys
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from proto.text import TextCodec
@@ -21,9 +21,6 @@ from replica.request import Request
 from replica.sampling import sampling_of
 from replica.sequence import Sequence, TokenArray
 from replica.stream import AnswerStream
-
-MAX_ID_CHARACTERS = 128
-"""Of a client's `request_id`; the rest is cut off, as it goes to the log."""
 
 
 class RequestReader:
@@ -70,7 +67,7 @@ class RequestReader:
         max_tokens = min(sampling.max_tokens, self._room(len(prompt)))
         sampling = dataclasses.replace(sampling, max_tokens=max_tokens)
         return Request(
-            request_id=message.request_id[:MAX_ID_CHARACTERS] or uuid.uuid4().hex,
+            request_id=message.request_id[:MAX_REQUEST_ID_CHARACTERS] or uuid.uuid4().hex,
             sequence=Sequence(
                 prompt,
                 keys=_keys(ids, message),

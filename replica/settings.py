@@ -1,13 +1,13 @@
 """What an operator can set: by flag (--slots 4096) or environment (REPLICA_SLOTS=4096)."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, CliImplicitFlag, SettingsConfigDict
 
 from proto import settings
-from proto.redis_client import checked_redis_url
+from proto.settings import RedisUrl
 from replica.py_tree.policy import make_policy
 from replica.tree_core import CoreName, PolicyName
 from replica.tree_error import TreeError
@@ -43,7 +43,7 @@ class ReplicaSettings(BaseSettings):
     metrics_port: int = Field(
         29001, ge=0, le=65535, description="port of the metrics page; 0 takes a free one"
     )
-    redis_url: Annotated[str, AfterValidator(checked_redis_url)] | None = Field(
+    redis_url: RedisUrl | None = Field(
         None,
         repr=False,  # may hold a password
         description="Redis that carries leases and deltas; rediss:// for TLS, "

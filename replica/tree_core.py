@@ -27,15 +27,6 @@ class Match(Protocol):
     def node(self) -> int: ...
 
 
-class Insert(Protocol):
-    @property
-    def prefix_length(self) -> int: ...
-    @property
-    def node(self) -> int: ...
-    @property
-    def duplicates(self) -> list[tuple[int, int]]: ...
-
-
 class Admission(Match, Protocol):
     @property
     def receipt(self) -> int: ...
@@ -83,18 +74,11 @@ class TreeStats(Protocol):
 
 
 class TreeCore(Protocol):
-    """What both cores do; `radix_rs/_native.pyi` is the manual, `TreeError` the error."""
+    """What a replica asks of its tree. Both cores do more: `radix_rs/_native.pyi` is the manual.
 
-    def match_prefix(
-        self,
-        tokens: Buffer,
-        slots_out: Buffer | None = None,
-        *,
-        extra_key: str = "",
-        cache_salt: str = "",
-    ) -> Match: ...
-    def touch(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int: ...
-    def peek(self, tokens: Buffer, *, extra_key: str = "", cache_salt: str = "") -> int: ...
+    `TreeError` is the error.
+    """
+
     def find(
         self,
         tokens: Buffer,
@@ -115,18 +99,6 @@ class TreeCore(Protocol):
         cache_salt: str = "",
     ) -> bytes: ...
     def parent(self, node: int) -> int | None: ...
-    def insert(
-        self,
-        tokens: Buffer,
-        slots: Buffer,
-        *,
-        owned_from: int = 0,
-        counted_to: int = 0,
-        priority: int = 0,
-        extra_key: str = "",
-        cache_salt: str = "",
-    ) -> Insert: ...
-    def lock(self, node: int) -> int: ...
     def unlock(self, receipt: int) -> None: ...
     def admit(
         self,
@@ -167,9 +139,7 @@ class TreeCore(Protocol):
     def reset(self) -> bytes: ...
     def drain_deltas(self) -> Deltas | None: ...
     def snapshot(self, max_blocks: int = 65536) -> list[bytes]: ...
-    def count_digest(self) -> tuple[int, int]: ...
     def stats(self) -> TreeStats: ...
-    def dump(self) -> str: ...
     def check(self) -> None: ...
 
 
@@ -186,7 +156,8 @@ def make_tree(
 ) -> TreeCore:
     """`auto` is the compiled core, or the Python one where that cannot serve; the log says why.
 
-    CoreUnavailable if it is asked for by name and cannot. TreeError on what no core takes.
+    CoreUnavailable if it is asked for by name and cannot. TreeError on what no core takes,
+    ValueError on a `hash_key` that has not 16 bytes.
     """
     options = dict(policy_options or {})
     reason = "" if core == "python" else why_not_rust(options)

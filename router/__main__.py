@@ -2,11 +2,15 @@
 
 import asyncio
 import logging
-import signal
 import sys
+from functools import partial
+
+from prometheus_client import disable_created_metrics
 
 from proto.errors import Unavailable
+from proto.logs import configure_logs
 from proto.secret import read_hash_secret
+from proto.signals import EndSignals
 from radix_rs import derive_hash_key
 from router.process import running
 from router.settings import RouterSettings, read_settings
@@ -16,31 +20,17 @@ log = logging.getLogger("router")
 
 async def serve(settings: RouterSettings, hash_key: bytes) -> None:
     """Serve until a signal, then drain; a second signal ends the draining."""
-    stop, end = asyncio.Event(), asyncio.Event()
-
-    def on_signal(name: str) -> None:
-        log.info("signal name=%s", name)
-        (end if stop.is_set() else stop).set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number.name)
+    signals = EndSignals()
     async with running(settings, hash_key) as router:
-        await stop.wait()
-        drained = asyncio.create_task(router.drain(settings.drain_timeout_s))
-        ended = asyncio.create_task(end.wait())
-        await asyncio.wait({drained, ended}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (drained, ended):
-            task.cancel()
+        await signals.drained(partial(router.drain, settings.drain_timeout_s))
         log.info("router ends in_flight=%d", router.parts.admission.inflight)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 after a signal, 1 if a port is taken, 2 for a bad setting."""
     settings = read_settings(sys.argv[1:] if arguments is None else arguments)
-    logging.basicConfig(
-        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    configure_logs(settings.log_level)
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the page
     try:
         hash_key = derive_hash_key(read_hash_secret(settings.hash_secret_file))
     except ValueError as error:

@@ -5,17 +5,18 @@ from collections.abc import AsyncIterator, Callable
 
 from grpc import aio
 
-from proto.errors import Unavailable, as_status
+from proto.errors import as_status
 from proto.prefixlb.v1 import admin_pb2, delta_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import AdminServicer
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from radix_rs import Router
 from router.admission import Admission
 from router.auditor import Auditor
-from router.fleet import Fleet, Member
+from router.fleet import Fleet, Member, none_eligible
 from router.mirror import MirrorState
 from router.prompt import Prompt, PromptReader
 from router.replica_state import Liveness
+from router.subscriber import Subscriber
 
 MIRROR_STATES = {
     MirrorState.COLD: admin_pb2.MIRROR_STATE_COLD,
@@ -32,6 +33,7 @@ class Admin(AdminServicer):
         *,
         router: Router,
         fleet: Fleet,
+        subscriber: Subscriber,
         prompts: PromptReader,
         admission: Admission,
         auditor: Auditor,
@@ -39,6 +41,7 @@ class Admin(AdminServicer):
     ) -> None:
         self._router = router
         self._fleet = fleet
+        self._subscriber = subscriber
         self._prompts = prompts
         self._admission = admission
         self._auditor = auditor
@@ -54,7 +57,7 @@ class Admin(AdminServicer):
                 prompt = await self._prompts.read(request.request)
                 picked = self._pick(request.request, prompt)
             if picked is None:
-                raise Unavailable(f"no replica of model {prompt.model!r} can take requests now")
+                raise none_eligible(prompt.model)
         return picked
 
     async def Explain(
@@ -170,5 +173,7 @@ class Admin(AdminServicer):
             gaps=sync.totals.gaps,
             snapshots=sync.totals.snapshots,
             other_tokenizer=state.other_tokenizer,
+            delta_lag_s=self._subscriber.stream(state.id).lag_s,
+            silent_s=state.silent_s,
             live=state.liveness is Liveness.LIVE and not load.draining,
         )

@@ -1,7 +1,7 @@
 """Does a mirror equal its replica's tree? Block by block, both as of the same batch."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 
 from grpc import aio
@@ -12,12 +12,14 @@ from proto.prefixlb.v1.admin_pb2 import AuditResponse
 from radix_rs import Router, RouterError
 from router.fleet import Fleet, Member
 from router.mirror import MirrorState
-from router.replica_state import failure
+from router.replica_channel import failure
 
 AUDIT_TIMEOUT_S = 15.0
 """For one replica; in this time a mirror that is in doubt has taken its snapshot."""
 
 SHOWN_HASHES = 100
+SHOWN_NAMES = 16
+SHOWN_CHARACTERS = 64
 
 
 class Overtaken(Exception):
@@ -43,8 +45,7 @@ class Auditor:
         """
         members = self._fleet.members
         if unknown := sorted(set(replicas) - members.keys()):
-            known = ", ".join(sorted(members)) or "none"
-            raise UnknownReplica(f"unknown replica {', '.join(unknown)}; in the fleet: {known}")
+            raise UnknownReplica(f"unknown replica {_few(unknown)}; in the fleet: {_few(members)}")
         for member in [members[name] for name in sorted(set(replicas) or members.keys())]:
             async with self._one_at_a_time:
                 yield await self._audit(member)
@@ -104,6 +105,12 @@ class Auditor:
         copy, mirror = tree.mirror(member.state.id), self._router.mirror(member.state.id)
         streaming = member.mirror.state is MirrorState.STREAMING
         return streaming and (copy.epoch, copy.seq) == (mirror.epoch, mirror.seq)
+
+
+def _few(names: Iterable[str]) -> str:
+    """The first of them, cut: they go into the headers of a status."""
+    shown = sorted(names)[:SHOWN_NAMES]
+    return ", ".join(name[:SHOWN_CHARACTERS] for name in shown) or "none"
 
 
 def _differences(held: list[int], known: list[int]) -> tuple[list[int], list[int]]:

@@ -20,7 +20,7 @@ from router.tokenizers import ModelTokenizer, Tokenizers
 
 log = logging.getLogger(__name__)
 
-MOST_KNOWN_MODELS = 256
+MAX_KNOWN_MODELS = 256
 """Models remembered after their last replica left, so that their requests are worth a retry."""
 
 
@@ -103,7 +103,9 @@ class Fleet:
             return asked
         if (asked and asked in self._known_models) or not served:
             of_model = f" of model {asked!r}" if asked else ""
-            raise Unavailable(f"no replica{of_model} is there")
+            refused = ", ".join(sorted({each.reason for each in self.refusals}))
+            why = f"; some are refused ({refused}), see prefixlb status" if refused else ""
+            raise Unavailable(f"no replica{of_model} is there{why}")
         if not asked and len(served) == 1:
             return served.pop()
         wanted = f"unknown model {asked!r}" if asked else "the request names no model"
@@ -196,7 +198,7 @@ class Fleet:
     def _remember(self, model: str) -> None:
         self._known_models.pop(model, None)
         self._known_models[model] = None
-        while len(self._known_models) > MOST_KNOWN_MODELS:
+        while len(self._known_models) > MAX_KNOWN_MODELS:
             del self._known_models[next(iter(self._known_models))]
 
     async def close(self) -> None:
@@ -205,6 +207,11 @@ class Fleet:
             for task in member.tasks:
                 task.cancel()
             await member.state.close()
+
+
+def none_eligible(model: str) -> Unavailable:
+    """What to raise where a pick finds nobody."""
+    return Unavailable(f"no replica of model {model!r} can take requests now")
 
 
 def _same_replica(new: Lease, old: Lease) -> bool:

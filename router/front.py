@@ -15,15 +15,22 @@ from dataclasses import dataclass
 import grpc
 from grpc import aio
 
-from proto.errors import LBError, Overloaded, StalledReader, Unavailable, abort
-from proto.limits import check_message, check_metadata
+from proto.errors import (
+    LBError,
+    Overloaded,
+    StalledReader,
+    Unavailable,
+    abort,
+    code_of_departure,
+)
+from proto.limits import MAX_REQUEST_ID_CHARACTERS, check_message, check_metadata
+from proto.metadata import MATCHED_TOKENS, REASON, REPLICA, Pairs, passed
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceServicer
 from proto.token_ids import set_ids
 from radix_rs import Pick, Router
 from router.admission import Admission
-from router.fleet import Fleet
-from router.metadata import Pairs, passed
+from router.fleet import Fleet, none_eligible
 from router.metrics import Metrics
 from router.prompt import Prompt, PromptReader
 from router.replica_state import ReplicaState
@@ -37,12 +44,6 @@ RETRY_PAUSE_S = 0.05
 
 RETRYABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 """Before the first message these say that another replica may serve the request."""
-
-MAX_REQUEST_ID = 128
-"""Characters; it goes into logs."""
-
-DEADLINE_SLACK_S = 0.05
-"""A client whose deadline comes cancels a little before ours comes."""
 
 
 class ReplicaFailed(Exception):
@@ -104,9 +105,7 @@ class Front(InferenceServicer):
             refusal = (code, error.details() or "", passed(error.trailing_metadata()))
         except (asyncio.CancelledError, aio.InternalError) as error:
             # Either way the client has gone: a write to it may fail before we are told.
-            code = grpc.StatusCode.CANCELLED
-            if (left_s := context.time_remaining()) is not None and left_s < DEADLINE_SLACK_S:
-                code = grpc.StatusCode.DEADLINE_EXCEEDED
+            code = code_of_departure(context)
             raise asyncio.CancelledError from error
         finally:
             self._metrics.requests.labels(model=course.model, code=code.name).inc()
@@ -119,7 +118,7 @@ class Front(InferenceServicer):
         check_metadata(metadata)
         prompt = await self._prompts.read(request)
         course.model = request.model = prompt.model
-        request.request_id = request.request_id[:MAX_REQUEST_ID] or uuid.uuid4().hex
+        request.request_id = request.request_id[:MAX_REQUEST_ID_CHARACTERS] or uuid.uuid4().hex
         failed: list[str] = []
         failure: ReplicaFailed | None = None
         while len(failed) <= self._retries:
@@ -138,7 +137,7 @@ class Front(InferenceServicer):
                     failed.append(pick.replica)
                     log.warning("retry request=%r why=%r", request.request_id, str(error))
         if failure is None:
-            raise Unavailable(f"no replica of model {prompt.model!r} can take requests now")
+            raise none_eligible(prompt.model)
         full = failure.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         raise (Overloaded if full else Unavailable)(
             f"tried {', '.join(failed)}: {failure}"
@@ -263,10 +262,10 @@ def _as_taken(request: GenerateRequest, prompt: Prompt, state: ReplicaState) -> 
 
 
 def _decision(state: ReplicaState, pick: Pick, prompt: Prompt) -> tuple[tuple[str, str], ...]:
-    """What the router adds to the initial metadata; see inference.proto."""
+    """What the router adds to the initial metadata."""
     matched = state.reusable(pick.matched, len(prompt.tokens))
     return (
-        ("prefixlb-replica", pick.replica),
-        ("prefixlb-matched-tokens", str(matched)),
-        ("prefixlb-reason", pick.reason),
+        (REPLICA, pick.replica),
+        (MATCHED_TOKENS, str(matched)),
+        (REASON, pick.reason),
     )

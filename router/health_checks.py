@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 DOUBTED_PERIOD_S = 0.2
-MOST_SILENT_CHECKS = 2
+SILENT_AFTER_CHECKS = 2
 """Checks without an answer that make a replica silent, and suspect."""
 
 GIVE_UP_S = keys.LEASE_TTL_S
@@ -70,7 +70,7 @@ class HealthChecks:
         is sending an answer.
         """
         sends = self._clock() - state.heard_s < GIVE_UP_S
-        return state.silent_checks < MOST_SILENT_CHECKS or (sends and bool(state.calls))
+        return state.silent_checks < SILENT_AFTER_CHECKS or (sends and bool(state.calls))
 
     def _trust(self, state: ReplicaState) -> None:
         log.info("replica answers again replica=%s", state.id)
@@ -79,7 +79,7 @@ class HealthChecks:
         self._router.set_eligible(state.id, True)
 
     def _bear_silence(self, state: ReplicaState, heard_s: float) -> None:
-        if state.silent_checks >= MOST_SILENT_CHECKS:
+        if state.silent_checks >= SILENT_AFTER_CHECKS:
             self.suspect(state, f"{state.silent_checks} health checks without an answer")
         if self._clock() - heard_s >= GIVE_UP_S:
             state.give_up_unanswered()

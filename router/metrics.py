@@ -10,21 +10,17 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 import grpc
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    Info,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from proto import keys
 from radix_rs import MirrorStats, Router, RouterError
 from router.fleet import Fleet, Member
 from router.mirror import MirrorState
 from router.redis_link import RedisLink
 from router.replica_state import Liveness
+from router.silence import is_silent
 from router.subscriber import Stream, Subscriber
 
 PREFIX = "prefixlb_router_"
@@ -40,8 +36,6 @@ class Metrics:
     """What is counted where it happens."""
 
     def __init__(self, *, policy: str) -> None:
-        # A start time for each series would double the page.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.requests = Counter(
             PREFIX + "requests",
@@ -104,6 +98,7 @@ class Reading:
     member: Member
     stream: Stream
     indexed: MirrorStats
+    size_bytes: int
     in_flight: int
     now_s: float
 
@@ -165,9 +160,15 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
         " that most replicas of its model have.",
         lambda r: r.member.state.other_tokenizer,
     ),
+    (
+        "replica_silent",
+        f"1 while the replica lives but has sent no batch for {keys.SILENT_S:.0f} s"
+        " though Redis answers.",
+        lambda r: is_silent(r.member.state),
+    ),
     ("requests_in_flight", "Requests of this router there now.", lambda r: r.in_flight),
     ("mirror_blocks", "Blocks in the replica's mirror.", lambda r: r.indexed.count),
-    ("mirror_size_bytes", "Memory of the replica's mirror.", lambda r: r.indexed.size_bytes),
+    ("mirror_size_bytes", "Memory of the replica's mirror.", lambda r: r.size_bytes),
     (
         "delta_lag_seconds",
         "From Redis' time stamp on the last batch to its arrival.",
@@ -217,6 +218,7 @@ class FleetCollector(Collector):
                 member,
                 self._subscriber.stream(replica),
                 self._router.mirror(replica),
+                self._router.mirror_size_bytes(replica),
                 self._router.in_flight(replica),
                 time.monotonic(),
             )

@@ -15,14 +15,14 @@ from grpc import aio
 from proto.prefixlb.v1.replica_pb2 import SnapshotResponse
 from radix_rs import Applied, Router, RouterError
 from router.backoff import pauses
-from router.replica_state import failure
+from router.replica_channel import failure
 
 log = logging.getLogger(__name__)
 
 JITTER_S = 0.1
 """Routers that saw the same gap ask the replica up to this much apart."""
 
-MOST_JITTER_S = 2.0
+MAX_JITTER_S = 2.0
 """The jitter doubles up to this while one doubt follows another: whatever a stream holds, its
 replica is not kept busy with snapshots."""
 
@@ -167,7 +167,7 @@ class Mirror:
             await self._wanted.wait()
             self._wanted.clear()
             calm = self._clock() - doubted_s >= CALM_S
-            jitter_s = JITTER_S if calm else min(2 * jitter_s, MOST_JITTER_S)
+            jitter_s = JITTER_S if calm else min(2 * jitter_s, MAX_JITTER_S)
             await self._sleep(self._rng.uniform(0, jitter_s))
             await self._take_snapshots()
             self._catch_up()
@@ -183,7 +183,7 @@ class Mirror:
             except (aio.AioRpcError, RouterError, SnapshotFailed) as error:
                 self.totals.failed_snapshots += 1
                 if (why := failure(error)) != told:
-                    log.warning("snapshot failed replica=%s error=%r", self._replica, why)
+                    log.warning("snapshot failed replica=%s why=%r", self._replica, why)
                     told = why
             await self._sleep(pause_s)
 

@@ -25,9 +25,10 @@ from router.health import Readiness
 from router.metrics import Metrics
 from router.prompt import PromptReader
 from router.redis_link import RedisLink
-from router.replica_state import ask_lease
+from router.replica_channel import ask_lease
 from router.server import Server
 from router.settings import RouterSettings
+from router.silence import SilenceWatch
 from router.subscriber import Subscriber
 from router.tokenizers import Tokenizers
 
@@ -44,6 +45,7 @@ class Parts:
     fleet: Fleet
     admission: Admission
     readiness: Readiness
+    silence: SilenceWatch
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
                 tasks.create_task(parts.fleet.follow(parts.discovery.views()), name="discovery"),
                 tasks.create_task(parts.subscriber.run(), name="subscriber"),
                 tasks.create_task(parts.readiness.run(), name="readiness"),
+                tasks.create_task(parts.silence.run(), name="silence"),
             ]
             try:
                 await server.start()
@@ -148,9 +151,11 @@ def _build(
     admin = Admin(
         router=router,
         fleet=fleet,
+        subscriber=subscriber,
         prompts=prompts,
         admission=admission,
         auditor=Auditor(router, fleet, hash_key=hash_key),
     )
     server.add(front, admin, health)
-    return Parts(router, discovery, subscriber, fleet, admission, readiness)
+    silence = SilenceWatch(fleet, link=deltas)
+    return Parts(router, discovery, subscriber, fleet, admission, readiness, silence)

@@ -4,11 +4,10 @@ import logging
 from array import array
 from dataclasses import dataclass
 
-from proto.errors import InvalidRequest
 from proto.limits import check_sizes
 from proto.media import check_media, prompt_keys
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
-from proto.token_ids import ids_of
+from proto.token_ids import given_ids
 from proto.tokenising import Tokenising
 from router.fleet import Fleet
 from router.metrics import Metrics
@@ -43,13 +42,7 @@ class PromptReader:
         check_sizes(request)
         check_media(request)
         model = self._fleet.model(request.model)
-        kind = request.WhichOneof("prompt")
-        if kind is None:
-            raise InvalidRequest("the request has no prompt: set text, chat or tokens")
-        if kind == "tokens":
-            tokens = ids_of(request.tokens)
-            if not tokens:
-                raise InvalidRequest("the prompt is empty, expected at least 1 token")
+        if (tokens := given_ids(request)) is not None:
             return Prompt(model, prompt_keys(tokens, request.media))
         tokenizer = self._fleet.tokenizer(model)
         self._note(model, tokenised=tokenizer is not None)

@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 TOLD_S = 60.0
 """What was readable for less than this is not told again: some things come and go."""
 
-MOST_TOLD = 256
+MAX_TOLD = 256
 
 
 class RedisLink:
@@ -40,11 +40,11 @@ class RedisLink:
         self.errors += 1
         if self._told is not False:
             name = type(error).__name__
-            log.warning("redis is away link=%s error=%r", self.name, f"{name}: {error}")
+            log.warning("redis is away link=%s why=%r", self.name, f"{name}: {error}")
             self._told = False
 
     def sets_aside(self, bad: Mapping[str, str]) -> None:
-        """All that cannot be read now; each is told once, and no more than MOST_TOLD."""
+        """All that cannot be read now; each is told once, and no more than MAX_TOLD."""
         now_s = self._clock()
         for name, last_s in list(self._told_aside.items()):
             if name not in bad and now_s - last_s >= TOLD_S:
@@ -52,7 +52,7 @@ class RedisLink:
                 del self._told_aside[name]
         for name, why in bad.items():
             if name not in self._told_aside:
-                if len(self._told_aside) >= MOST_TOLD:
+                if len(self._told_aside) >= MAX_TOLD:
                     continue
                 log.error("set aside link=%s name=%r why=%r", self.name, name, why)
             self._told_aside[name] = now_s

@@ -17,7 +17,7 @@ SHOWN_S = keys.LEASE_TTL_S
 TOLD_S = 60.0
 """One that was not seen for this long is told again; leases that alternate are told once."""
 
-MOST = 256
+MAX_REFUSALS = 256
 """Kept and told of at most, however many there are."""
 
 
@@ -52,7 +52,7 @@ class Refusals:
     def add(self, lease: Lease, reason: str, detail: str) -> None:
         key = (lease.replica_id, lease.address)
         known = self._all.get(key)
-        if known is None and len(self._all) >= MOST:
+        if known is None and len(self._all) >= MAX_REFUSALS:
             return
         if known is None or known.reason != reason:
             log.error(

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from proto.limits import MAX_MESSAGE_BYTES
 from proto.prefixlb.v1.delta_pb2 import Lease
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse, Usage
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
@@ -23,8 +22,8 @@ from proto.prefixlb.v1.replica_pb2 import (
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from proto.text import TextCodec
 from radix_rs import Pick
+from router.replica_channel import PROBE_TIMEOUT_S, open_channel
 
-PROBE_TIMEOUT_S = 1.0
 SNAPSHOT_TIMEOUT_S = 60.0
 TOKENIZER_TIMEOUT_S = 60.0
 
@@ -71,10 +70,14 @@ class ReplicaState:
         """When the last message of any answer came."""
         self.ended_because = ""
         """Why its calls were ended from here."""
+        self.silent_s = 0.0
+        """For how long it was live, and Redis answered, without a batch of it: see silence.py."""
         self.silent_checks = 0
         """Health checks without an answer since the last one with an answer."""
         self.codec: TextCodec | None = None
-        """Its tokenizer, once fetched."""
+        """Its tokenizer, once fetched. Nobody reads it here: Tokenizers refers to it weakly, so it
+        stays for as long as a replica of it does.
+        """
         self.tokens = TokenTotals()
         self.calls: set[GenerateCall] = set()
         """Requests on their way there or being answered."""
@@ -160,41 +163,9 @@ class ReplicaState:
         await self._channel.close()
 
 
-def open_channel(address: str) -> aio.Channel:
-    """A connection of its own, that comes back soon after its peer does."""
-    return aio.insecure_channel(
-        address,
-        options=[
-            ("grpc.enable_http_proxy", 0),  # replicas are dialled directly
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.enable_retries", 0),  # only the front knows when a retry is safe
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 2000),  # an attempt to connect may take this long
-            ("grpc.max_reconnect_backoff_ms", 1000),
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-        ],
-    )
-
-
 async def _read(call: aio.UnaryStreamCall[Any, Message]) -> AsyncGenerator[Message, None]:
     try:
         async for message in call:
             yield message
     finally:
         call.cancel()
-
-
-def failure(error: Exception) -> str:
-    """An error on one line, for logs."""
-    if isinstance(error, aio.AioRpcError):
-        return f"{error.code().name}: {error.details()}"
-    return str(error)
-
-
-async def ask_lease(address: str) -> Lease:
-    """The lease of the replica at `address`, by Replica.Info. Raises AioRpcError."""
-    async with open_channel(address) as channel:
-        stub = ReplicaStub(channel)
-        info = await stub.Info(InfoRequest(), timeout=PROBE_TIMEOUT_S)
-    return info.lease

@@ -8,9 +8,9 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
-from proto.errors import Unavailable
+from proto.keepalive import KEEPALIVE
 from proto.limits import SERVER_LIMITS
-from proto.listening import listen
+from proto.listening import Listener
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import add_AdminServicer_to_server
 from proto.prefixlb.v1.inference_pb2_grpc import add_InferenceServicer_to_server
@@ -18,7 +18,6 @@ from proto.unary_reader import UnaryReader
 from router.admin import Admin
 from router.admission import Admission
 from router.front import Front
-from router.keepalive import KEEPALIVE, PERMIT_KEEPALIVE
 from router.metrics import Metrics
 
 SERVICES = (
@@ -43,42 +42,49 @@ class Server:
 
     def __init__(self, *, host: str, port: int, max_inflight: int, metrics: Metrics) -> None:
         """Port 0 takes a free one; see `port`. Raises Unavailable if the address cannot be had."""
-        self._server = aio.server(
-            interceptors=[UnaryReader(refused=metrics.count_refused)],
-            maximum_concurrent_rpcs=max_inflight + OTHER_CALLS,
-            options=[
-                ("grpc.so_reuseport", 0),  # a second router on the port is a mistake, not a helper
-                *KEEPALIVE,
-                *PERMIT_KEEPALIVE,
-                *SERVER_LIMITS,
-            ],
-        )
-        try:
-            self.port = listen(self._server, host, port)
-        except OSError as error:
-            raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error
+
+        def make() -> aio.Server:
+            return aio.server(
+                interceptors=[UnaryReader(refused=metrics.count_refused)],
+                maximum_concurrent_rpcs=max_inflight + OTHER_CALLS,
+                options=[
+                    ("grpc.so_reuseport", 0),  # a second router on the port would be a mistake
+                    *KEEPALIVE,
+                    *SERVER_LIMITS,
+                ],
+            )
+
+        self._listener = Listener(make, host, port)
+
+    @property
+    def port(self) -> int:
+        return self._listener.port
 
     def add(self, front: Front, admin: Admin, health: health_aio.HealthServicer) -> None:
         """What it serves; before `start`."""
-        add_InferenceServicer_to_server(front, self._server)
-        add_AdminServicer_to_server(admin, self._server)
-        add_HealthServicer_to_server(health, self._server)
-        reflection.enable_server_reflection(SERVICES, self._server)
+
+        def register(server: aio.Server) -> None:
+            add_InferenceServicer_to_server(front, server)
+            add_AdminServicer_to_server(admin, server)
+            add_HealthServicer_to_server(health, server)
+            reflection.enable_server_reflection(SERVICES, server)
+
+        self._listener.add(register)
 
     async def start(self) -> None:
-        await self._server.start()
+        await self._listener.start()
 
     async def drain(self, admission: Admission, timeout_s: float) -> None:
         """Take nothing new; return when the running requests are done or `timeout_s` is over."""
-        stopping = asyncio.create_task(self._server.stop(timeout_s))
+        stopping = asyncio.create_task(self._listener.stop(timeout_s))
         # Quiet, not only idle: a call that was accepted may not have come to its handler yet.
         quiet = asyncio.create_task(admission.quiet(QUIET_S))
         await asyncio.wait({stopping, quiet}, return_when=asyncio.FIRST_COMPLETED)
         quiet.cancel()
         # What is left are last messages on their way, and watchers of the health service.
-        await self._server.stop(LAST_MESSAGES_S)
+        await self._listener.stop(LAST_MESSAGES_S)
         await stopping
 
     async def stop(self) -> None:
         """Cancel what still runs."""
-        await self._server.stop(0)
+        await self._listener.stop(0)

@@ -3,16 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from proto import settings
-from proto.redis_client import checked_redis_url
+from proto.settings import RedisUrl
 
 
 def _split(value: object) -> object:
@@ -23,9 +18,6 @@ Addresses = Annotated[
     list[Annotated[str, Field(pattern=r"^\S+:\d+$")]], NoDecode, BeforeValidator(_split)
 ]
 """host:port, separated by commas."""
-
-
-RedisUrl = Annotated[str, AfterValidator(checked_redis_url)]
 
 
 class RouterSettings(BaseSettings):

@@ -14,7 +14,8 @@ from grpc import aio
 from proto.errors import InvalidModel
 from proto.text import TextCodec
 from router.backoff import pauses
-from router.replica_state import ReplicaState, failure
+from router.replica_channel import failure
+from router.replica_state import ReplicaState
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class Tokenizers:
                 return
             except (aio.AioRpcError, InvalidModel) as error:
                 if (why := failure(error)) != told:
-                    log.warning("no tokenizer yet replica=%s error=%r", state.id, why)
+                    log.warning("no tokenizer yet replica=%s why=%r", state.id, why)
                     told = why
             await asyncio.sleep(pause_s)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from radix_rs import Tree
 from replica.py_tree import PyTree
-from replica.tree_core import Deltas, TreeCore, TreeStats
+from replica.tree_core import Deltas, TreeStats
 from replica.tree_error import TreeError
 from tests.model import PLAIN, Namespace
 
@@ -57,7 +57,7 @@ class BothCores:
     """Arguments of a tree go to `Tree` and `PyTree`. Tokens and slots are lists here."""
 
     def __init__(self, **arguments: Any) -> None:
-        self.trees: list[TreeCore] = []
+        self.trees: list[Tree | PyTree] = []
         self._both(lambda make: self.trees.append(make(**arguments)), [Tree, PyTree])
 
     def match_prefix(self, tokens: Sequence[int], namespace: Namespace = PLAIN) -> Found:

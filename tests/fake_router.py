@@ -21,7 +21,7 @@ from proto.prefixlb.v1.inference_pb2_grpc import (
     add_InferenceServicer_to_server,
 )
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaServicer, add_ReplicaServicer_to_server
-from router.cli.redis_server import free_port
+from tests.ports import free_port
 
 
 class FakeRouter(InferenceServicer, AdminServicer, ReplicaServicer):
@@ -36,7 +36,14 @@ class FakeRouter(InferenceServicer, AdminServicer, ReplicaServicer):
         lease = delta_pb2.Lease(
             replica_id="replica-1", address=self.address, model="tiny", epoch=5, seq=9
         )
-        load = delta_pb2.Load(running=2, free_slots=100, evictable_slots=50, total_slots=160)
+        load = delta_pb2.Load(
+            running=2,
+            waiting=1,
+            pending_tokens=640,
+            free_slots=100,
+            evictable_slots=50,
+            total_slots=160,
+        )
         self.status = admin_pb2.ReplicaStatus(
             lease=lease,
             mirror=admin_pb2.MIRROR_STATE_STREAMING,
@@ -48,8 +55,11 @@ class FakeRouter(InferenceServicer, AdminServicer, ReplicaServicer):
             requests=4,
             prompt_tokens=200,
             delivered_tokens=50,
+            in_flight=3,
+            delta_lag_s=0.012,
             live=True,
         )
+        self.others: list[admin_pb2.ReplicaStatus] = []
         self.info = replica_pb2.InfoResponse(lease=lease, load=load, count=3, digest=77)
 
     async def Generate(
@@ -86,7 +96,7 @@ class FakeRouter(InferenceServicer, AdminServicer, ReplicaServicer):
     async def ListReplicas(
         self, request: admin_pb2.ListReplicasRequest, context: Any
     ) -> admin_pb2.ListReplicasResponse:
-        return admin_pb2.ListReplicasResponse(replicas=[self.status])
+        return admin_pb2.ListReplicasResponse(replicas=[*self.others, self.status])
 
     async def Info(
         self, request: replica_pb2.InfoRequest, context: Any

@@ -12,6 +12,7 @@ from urllib.request import urlopen
 import grpc
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client import disable_created_metrics
 
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
@@ -146,6 +147,7 @@ async def live_router(
         "static_replicas": list(listed),
         **settings,
     }
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # as the process does
     async with running(RouterSettings(**values), derive_hash_key(b"")) as router:
         address = f"127.0.0.1:{router.port}"
         async with aio.insecure_channel(

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from router.cli.redis_server import free_port, redis_command
+from router.cli.redis_server import redis_command
+from tests.ports import free_port
 
 START_TIMEOUT_S = 10.0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 
-from router.cli.redis_server import free_port
+from tests.ports import free_port
 
 
 class ReplicaProcess:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -19,7 +20,7 @@ from proto.prefixlb.v1.delta_pb2 import DeltaBatch, Lease
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, SamplingParams
 from proto.prefixlb.v1.replica_pb2 import FlushRequest, SnapshotRequest
 from radix_rs import HASH_VERSION, Router, chain_hashes
-from router.cli.redis_server import free_port
+from tests.ports import free_port
 from tests.redis_process import redis_server
 from tests.replica_rig import HASH_KEY, ReplicaRig, replica_rig, tokens_request
 from tests.test_generate import numbers
@@ -125,6 +126,9 @@ async def test_deltas_from_the_first_on_rebuild_the_tree(redis_url: str) -> None
         assert [batch.seq for batch in batches] == list(range(1, len(batches) + 1))
         assert set(outcomes) == {"applied"}
         await assert_equals_tree(router, rig)
+        name, label = "prefixlb_replica_last_published_timestamp_seconds", {"model": "tiny"}
+        last_s = rig.replica.metrics.registry.get_sample_value(name, label)
+        assert last_s is not None and 0 <= time.time() - last_s < 60
 
 
 async def test_a_snapshot_and_the_deltas_after_it_rebuild_the_tree(redis_url: str) -> None:
@@ -219,17 +223,33 @@ async def test_redis_away_and_back_costs_no_request_and_no_batch(
         assert sum(len(batch.events) for batch in after) > 0
 
 
-async def test_a_backlog_that_overflows_shows_as_a_gap_in_seq(redis_switch: RedisSwitch) -> None:
+async def test_a_backlog_that_overflows_is_an_alarm_and_shows_as_a_gap_in_seq(
+    redis_switch: RedisSwitch, caplog: pytest.LogCaptureFixture
+) -> None:
     async with redis_rig(redis_switch.url, max_backlog_bytes=400) as rig:
         await traffic(rig, 3, seed=7)
         before = await until(redis_switch.url, lambda batches: batches[-1].count > 0)
         redis_switch.off()
         await traffic(rig, 20, seed=8)
         assert rig.replica.metrics.total("dropped_delta_bytes") > 400
+        assert "delta backlog is full, dropped size_bytes=" in caplog.text
         redis_switch.on()
         after = await until(redis_switch.url, lambda batches: True)
         assert after[0].epoch == before[-1].epoch
         assert after[0].seq > before[-1].seq + 1
+
+
+async def test_keys_of_another_type_in_the_way_are_removed(redis_url: str) -> None:
+    async with redis_rig(redis_url) as rig:
+        await traffic(rig, 3, seed=4)
+        ours = {keys.deltas(CLUSTER, NAME): b"stream", keys.members(CLUSTER): b"zset"}
+        with redis.Redis.from_url(redis_url) as client:
+            for key in ours:
+                client.set(key, "in the way")
+            async with asyncio.timeout(10):
+                while {key: client.type(key) for key in ours} != ours:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert client.zrange(keys.members(CLUSTER), 0, -1) == [NAME.encode()]
 
 
 async def test_the_lease_lives_while_the_replica_does(redis_url: str) -> None:

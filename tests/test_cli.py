@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -14,10 +16,14 @@ from grpc import aio
 from prometheus_client import CollectorRegistry
 
 from proto.metrics_page import metrics_page
-from router.cli import launch
+from proto.prefixlb.v1.admin_pb2 import ReplicaStatus
+from proto.prefixlb.v1.delta_pb2 import Lease
+from router.cli import launch, top
 from router.cli.command_line import COMMANDS
-from router.cli.redis_server import NoRedisServer, find_redis_server, free_port
+from router.cli.fleet_view import ReplicaView
+from router.cli.redis_server import NoRedisServer, find_redis_server
 from tests.fake_router import FakeRouter, fake_router
+from tests.ports import free_port
 
 
 @dataclass(frozen=True)
@@ -225,7 +231,8 @@ async def test_input_that_is_no_text_is_refused_with_the_place(router: FakeRoute
 
 
 @pytest.mark.parametrize(
-    "command", ["generate hello", "status --json", "status", "status --watch", "generate --help"]
+    "command",
+    ["generate hello", "status --json", "status", "status --watch", "top", "generate --help"],
 )
 async def test_a_reader_that_has_had_enough_ends_the_command_silently(
     command: str, router: FakeRouter
@@ -240,25 +247,90 @@ async def test_a_reader_that_has_had_enough_ends_the_command_silently(
     assert b"Error" not in err and b"error" not in err, err.decode()
 
 
-async def test_watched_status_in_a_pipe_prints_tables_and_json_lines(router: FakeRouter) -> None:
-    for flags, line in (((), "replica-1"), (("--json",), '{"router"')):
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "router.cli", "status", "--watch", *flags),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "PREFIXLB_ROUTER": router.address},
-        )
-        assert process.stdout
-        seen = 0
-        while seen < 2:
-            shown = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
-            assert shown, "ended"
-            seen += shown.startswith(line)
-            if flags:
-                assert json.loads(shown)["replicas"][0]["replica_id"] == "replica-1"
+@asynccontextmanager
+async def watching(router: FakeRouter, *command: str) -> AsyncIterator[asyncio.StreamReader]:
+    """Output of a command that goes on until Ctrl-C, and is then interrupted."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "router.cli", *command),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PREFIXLB_ROUTER": router.address},
+    )
+    assert process.stdout
+    try:
+        async with asyncio.timeout(30):
+            yield process.stdout
+    finally:
         process.send_signal(signal.SIGINT)
         _, err = await process.communicate()
-        assert (process.returncode, err.decode()) == (130, "interrupted\n")
+    assert (process.returncode, err.decode()) == (130, "interrupted\n")
+
+
+async def line_with(output: asyncio.StreamReader, beginning: str) -> str:
+    """The next line that begins so."""
+    while line := (await output.readline()).decode():
+        if line.startswith(beginning):
+            return line
+    raise AssertionError("ended")
+
+
+async def test_watched_status_in_a_pipe_prints_tables_and_json_lines(router: FakeRouter) -> None:
+    async with watching(router, "status", "--watch") as output:
+        for _ in range(2):
+            assert "live" in await line_with(output, "replica-1")
+    async with watching(router, "status", "--watch", "--json") as output:
+        for _ in range(2):
+            shown = json.loads(await output.readline())
+            assert shown["replicas"][0]["replica_id"] == "replica-1"
+
+
+async def test_top_in_a_pipe_prints_a_table_each_second_with_what_came_since(
+    router: FakeRouter,
+) -> None:
+    async with watching(router, "top") as output:
+        first = await line_with(output, "replica-1")
+        router.status.prompt_tokens += 100
+        router.status.delivered_tokens += 90
+        router.status.silent_s = 12
+        second = await line_with(output, "replica-1")
+        third = await line_with(output, "replica-1")
+    rows = [re.split(r"  +", row.strip()) for row in (first, second, third)]
+    load = ["3", "2", "1", "640", "12"]
+    assert rows[0] == ["replica-1", "live", "streaming, equal", "3", "-", "25.0 %", *load]
+    assert rows[1][1] == "live, silent 12 s"
+    assert rows[1][4:6] == ["90.0 %", "46.7 %"]
+    assert rows[2][4:6] == ["-", "46.7 %"]
+
+
+async def test_top_in_json_is_an_object_a_line_sorted_by_replica(router: FakeRouter) -> None:
+    refused = ReplicaStatus(
+        lease=Lease(replica_id="replica-0", address=f"127.0.0.1:{free_port()}"),
+        refusal="block_size: 8, this model's replicas have 16",
+    )
+    later = ReplicaStatus(lease=Lease(replica_id="replica-2", address="127.0.0.1:1"))
+    router.others = [later, refused]
+    async with watching(router, "top", "--json") as output:
+        for _ in range(2):
+            shown = json.loads(await output.readline())
+            assert shown["router"] == router.address
+            assert [(each["replica_id"], each["state"]) for each in shown["replicas"]] == [
+                ("replica-0", "refused: block_size"),
+                ("replica-1", "live"),
+                ("replica-2", "gone"),
+            ]
+            middle = shown["replicas"][1]
+            assert (middle["hit_rate"], middle["hit_rate_last"]) == (0.25, None)
+            assert (middle["pending_tokens"], middle["delta_lag_ms"]) == (640, 12.0)
+
+
+def test_totals_that_begin_anew_are_what_came_since() -> None:
+    def fleet(prompt: int, delivered: int) -> list[ReplicaView]:
+        status = ReplicaStatus(prompt_tokens=prompt, delivered_tokens=delivered)
+        return [ReplicaView(status, None)]
+
+    frames = top.rows(iter((fleet(500, 100), fleet(80, 20), [], fleet(90, 20), fleet(90, 20))))
+    since = [[(row.last_prompt, row.last_delivered) for row in frame] for frame in frames]
+    assert since == [[(0, 0)], [(80, 20)], [], [(0, 0)], [(0, 0)]]
 
 
 async def test_alone_it_prints_the_help_and_with_version_its_version() -> None:

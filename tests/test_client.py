@@ -10,8 +10,8 @@ from proto.answer import Route
 from proto.client import AsyncClient, Client
 from proto.errors import InvalidRequest, LBError, Overloaded, Unavailable
 from proto.request import build_request
-from router.cli.redis_server import free_port
 from tests.fake_router import FakeRouter, fake_router
+from tests.ports import free_port
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from proto.client import Client
 from router.cli.cluster import ClusterError, LocalCluster
 from router.cli.fleet_view import view_fleet
 from router.cli.readiness import serves
-from router.cli.redis_server import free_port
+from tests.ports import free_port
 from tests.tiny_model import write_tiny_model
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import pytest
 from grpc import aio
 
+from proto.limits import MAX_METADATA_BYTES, METADATA_ENTRY_BYTES
 from proto.prefixlb.v1.inference_pb2 import GenerateResponse
 from replica.engine_thread import EngineThread
 from replica.inference_service import InferenceService
@@ -22,9 +24,22 @@ from tests.tiny_model import tiny_model
 class Client:
     """The context of a call whose writes do what `write` does."""
 
-    def __init__(self, write: Callable[[], object], left_s: float | None = None) -> None:
+    def __init__(
+        self,
+        write: Callable[[], object],
+        left_s: float | None = None,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self._write = write
         self._left_s = left_s
+        self._metadata = metadata
+        self.aborted: tuple[grpc.StatusCode, str] | None = None
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._metadata
+
+    async def abort(self, code: grpc.StatusCode, details: str, metadata: object) -> None:
+        self.aborted = code, details
 
     def time_remaining(self) -> float | None:
         return self._left_s
@@ -84,6 +99,24 @@ async def test_an_error_that_nobody_foresaw_is_counted_as_what_grpc_answers() ->
         with pytest.raises(ZeroDivisionError):
             await inference.Generate(tokens_request([1, 2, 3], 4), client)
     assert count(metrics, "UNKNOWN") == 1
+
+
+async def test_metadata_up_to_the_limit_is_taken_and_more_is_refused() -> None:
+    def sent(size_bytes: int) -> Client:
+        value = "y" * (size_bytes - len("x-big") - METADATA_ENTRY_BYTES)
+        ours = ("user-agent", "grpc"), ("grpc-accept-encoding", "gzip")  # of gRPC: do not count
+        return Client(list, metadata=(("x-big", value), *ours))
+
+    largest: Any = sent(MAX_METADATA_BYTES)
+    larger: Any = sent(MAX_METADATA_BYTES + 1)
+    async with service() as (inference, metrics):
+        await inference.Generate(tokens_request([1, 2, 3], 4), largest)
+        await inference.Generate(tokens_request([1, 2, 3], 4), larger)
+    assert (largest.aborted, count(metrics, "OK")) == (None, 1)
+    assert larger.aborted == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        f"metadata has {MAX_METADATA_BYTES + 1} bytes, at most {MAX_METADATA_BYTES} are allowed",
+    )
 
 
 async def test_an_answer_is_under_way_until_a_slow_reader_has_taken_its_end() -> None:

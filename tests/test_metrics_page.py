@@ -42,7 +42,7 @@ def test_a_process_without_descriptors_says_so_seldom_does_not_spin_and_recovers
             assert scraper.recv(100).startswith(b"HTTP/1.0 200 OK")
     assert attempts <= 2.5 * SILENCE_S / PAUSE_S + 1
     assert [record.getMessage() for record in caplog.records] == [
-        "metrics page cannot accept connections error='[Errno 24] Too many open files'"
+        "metrics page cannot accept connections why='[Errno 24] Too many open files'"
     ] * 3
 
 

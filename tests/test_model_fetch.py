@@ -16,7 +16,7 @@ import pytest
 
 from router.cli.download import DownloadError, download, file_sha256
 from router.cli.model import ModelError, Weights, fetch_model, locate, model_path
-from router.cli.redis_server import free_port
+from tests.ports import free_port
 
 MODEL = bytes(range(256)) * 4000
 

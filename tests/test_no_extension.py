@@ -14,7 +14,7 @@ from proto.prefixlb.v1.inference_pb2 import GenerateRequest, SamplingParams, Tok
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from proto.prefixlb.v1.replica_pb2 import InfoRequest, SnapshotRequest
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
-from radix_rs import Router, derive_hash_key
+from radix_rs import HASH_VERSION, Router, derive_hash_key
 from tests.replica_process import ReplicaProcess
 from tests.tiny_model import write_tiny_model
 
@@ -104,7 +104,7 @@ def test_it_serves_with_the_python_core_and_routers_follow_its_tree(
         mirror = router.mirror(NAME)
         assert (mirror.count, mirror.digest) == (info.count, info.digest)
         assert mirror.count > 0
-    assert info.lease.hash_version == first.hash_version == 1
+    assert info.lease.hash_version == first.hash_version == HASH_VERSION
 
 
 def test_asked_for_by_name_the_compiled_core_is_an_error_and_the_python_core_is_not(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from proto.errors import InvalidModel
 from replica.pool import Pool, PoolError
 
 
@@ -25,6 +26,18 @@ def test_a_fresh_pool_gives_slots_in_order_and_gives_them_again_once_freed() -> 
     pool.free(np.array([1, 2]))
     assert pool.alloc(2).tolist() == [1, 2]
     assert pool.num_free == 3
+
+
+def test_more_memory_than_there_is_says_how_much_was_wanted() -> None:
+    with pytest.raises(InvalidModel, match=r"99999999999999 slots of 64 bytes on cpu are .* GiB"):
+        Pool(
+            num_slots=99999999999999,
+            num_layers=2,
+            num_kv_heads=2,
+            head_dim=2,
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+        )
 
 
 def test_more_slots_than_are_free_are_refused() -> None:

@@ -14,10 +14,9 @@ from proto import keys
 from proto.prefixlb.v1 import admin_pb2
 from proto.prefixlb.v1.delta_pb2 import Lease
 from proto.redis_client import open_redis
-from router.discovery.redis import MOST_REPLICAS, LeaseDiscovery
+from router.discovery.redis import MAX_REPLICAS, LeaseDiscovery
 from router.redis_link import RedisLink
-from router.refusals import MOST as MOST_REFUSALS
-from router.refusals import SHOWN_S, TOLD_S, Refusals
+from router.refusals import MAX_REFUSALS, SHOWN_S, TOLD_S, Refusals
 from router.replica_state import Health
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.fakes import FakeClock
@@ -50,7 +49,7 @@ class Looks:
         await self._redis.delete(keys.lease("test", name))
 
     async def look(self) -> set[str]:
-        return set(self.discovery._next_view(await self.discovery._read()))
+        return set(await self.discovery.look())
 
 
 async def test_a_silent_replica_without_a_lease_two_looks_in_a_row_is_dead(
@@ -403,7 +402,7 @@ async def test_no_more_members_are_looked_at_than_a_fleet_can_have(
             await pipe.execute()
         for _ in range(3):
             view = await looks.look()
-            assert "real" in view and len(view) <= MOST_REPLICAS
+            assert "real" in view and len(view) <= MAX_REPLICAS
         assert set(looks.link.set_aside) == {keys.members("test"), "x" * 253, "a\nb", ""}
         assert len(caplog.records) == 4
         assert all("\n" not in record.getMessage() for record in caplog.records)
@@ -415,13 +414,13 @@ def test_a_flood_of_refusals_is_bounded_and_each_is_told_once(
     clock = FakeClock()
     refusals = Refusals(clock=clock)
     for _ in range(3):
-        for number in range(2 * MOST_REFUSALS):
+        for number in range(2 * MAX_REFUSALS):
             refusals.add(Lease(replica_id=f"r{number}"), "lease", "it names no address")
-    assert len(list(refusals)) == len(caplog.records) == MOST_REFUSALS
+    assert len(list(refusals)) == len(caplog.records) == MAX_REFUSALS
     clock.advance(SHOWN_S)
     assert not list(refusals)
     clock.advance(TOLD_S)
     refusals.forget()
     refusals.add(Lease(replica_id="r0"), "lease", "it names no address")
     assert len(list(refusals)) == 1
-    assert len(caplog.records) == MOST_REFUSALS + 1
+    assert len(caplog.records) == MAX_REFUSALS + 1

@@ -11,13 +11,13 @@ import grpc
 import pytest
 from grpc import aio
 
+from proto.keepalive import MIN_PING_INTERVAL_S
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from radix_rs import RouterError
-from router.cli.redis_server import free_port
 from router.health_checks import VANISHED_S
-from router.keepalive import CLIENT_KEEPALIVE_S
 from tests.fake_replica import NOT_SERVING, SERVING, FakeReplica, Script, replicas
 from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
+from tests.ports import free_port
 
 pytestmark = pytest.mark.redis
 
@@ -360,7 +360,7 @@ async def test_a_client_may_ask_for_signs_of_life_while_it_waits(redis_url: str)
     async with replicas(r0), live_router(redis_url) as router:
         await router.synced(r0)
         options = [
-            ("grpc.keepalive_time_ms", int(1100 * CLIENT_KEEPALIVE_S)),
+            ("grpc.keepalive_time_ms", int(1100 * MIN_PING_INTERVAL_S)),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.use_local_subchannel_pool", 1),
         ]

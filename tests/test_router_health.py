@@ -21,9 +21,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
-from router.cli.redis_server import free_port
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.live_router import live_router, prompt_of, request_of, until
+from tests.ports import free_port
 
 pytestmark = pytest.mark.redis
 

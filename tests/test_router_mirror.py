@@ -12,9 +12,9 @@ import pytest
 
 from proto import keys
 from proto.redis_client import open_redis
-from router.cli.redis_server import free_port
 from tests.fake_replica import FakeReplica, replicas
 from tests.live_router import live_router, prompt_of, until
+from tests.ports import free_port
 from tests.redis_process import redis_server
 
 pytestmark = pytest.mark.redis
@@ -137,7 +137,7 @@ async def test_a_flushed_redis_drops_nobody_who_answers_and_at_once_who_does_not
         await until(lambda: "dead" not in members, 4.0, "the dead one is dropped")
         await asyncio.sleep(keys.LEASE_TTL_S)
         r0.renewing.set()
-        await until(lambda: not router.parts.discovery._absent, 2.0, "its lease is there again")
+        await until(lambda: not router.parts.discovery.without_lease, 2.0, "its lease is back")
         assert "replica leaves replica=r0" not in caplog.text
 
 
@@ -291,12 +291,12 @@ async def test_redis_back_after_an_outage_drops_nobody_and_mirrors_end_equal(
             async with open_redis(url) as redis:
                 await redis.zadd(keys.members("test"), {replica.id: 0 for replica in fleet})
         discovery = router.parts.discovery
-        await until(lambda: len(discovery._absent) == 2, 6.0, "no leases were found")
+        await until(lambda: len(discovery.without_lease) == 2, 6.0, "no leases were found")
         await asyncio.sleep(keys.LEASE_TTL_S)
         for replica in fleet:
             replica.send = replica.xadd
             replica.renewing.set()
-        await until(lambda: not discovery._absent, 3.0, "their leases are there again")
+        await until(lambda: not discovery.without_lease, 3.0, "their leases are there again")
         await router.synced(*fleet)
         assert "replica joins replica=r0" in caplog.text
         assert "replica leaves" not in caplog.text

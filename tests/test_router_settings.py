@@ -89,13 +89,22 @@ def test_every_problem_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_secret_is_the_same_with_and_without_a_line_end(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"secret\n")
-    (tmp_path / "b").write_bytes(b"secret")
-    assert read_hash_secret(tmp_path / "a") == read_hash_secret(tmp_path / "b") == b"secret"
+    (tmp_path / "a").write_bytes(b"0123456789abcdef\n")
+    (tmp_path / "b").write_bytes(b"0123456789abcdef")
+    secret = b"0123456789abcdef"
+    assert read_hash_secret(tmp_path / "a") == read_hash_secret(tmp_path / "b") == secret
     assert read_hash_secret(None) == b""
-    (tmp_path / "c").write_bytes(b"\n")
-    with pytest.raises(ValueError, match="is empty"):
-        read_hash_secret(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("size", "told"), [(0, "has 0 bytes"), (15, "has 15 bytes"), (65537, "has more bytes")]
+)
+def test_a_secret_is_neither_guessed_nor_endless(tmp_path: Path, size: int, told: str) -> None:
+    (tmp_path / "secret").write_bytes(b"x" * size)
+    with pytest.raises(ValueError, match=f"{told}, expected 16 to 65536"):
+        read_hash_secret(tmp_path / "secret")
+    (tmp_path / "secret").write_bytes(b"x" * 65536)
+    assert len(read_hash_secret(tmp_path / "secret")) == 65536
 
 
 def test_every_setting_says_what_it_is() -> None:

@@ -7,7 +7,8 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from replica.server import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MIN_PING_INTERVAL_MS, SPARE_CALLS
+from proto.keepalive import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MIN_PING_INTERVAL_S
+from replica.server import SPARE_CALLS
 from tests.replica_rig import replica_rig
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -48,7 +49,7 @@ async def test_a_client_without_calls_may_ping_at_the_interval_it_is_allowed() -
         try:
             writer.write(PREFACE + SETTINGS)
             for answered in range(5):
-                await asyncio.sleep(1.1 * MIN_PING_INTERVAL_MS / 1000)
+                await asyncio.sleep(1.1 * MIN_PING_INTERVAL_S)
                 writer.write(PING)
                 while (kind := (await frame(reader))[0]) != PONG:
                     assert kind[0] != GOAWAY, f"after {answered} pings"

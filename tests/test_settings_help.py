@@ -32,7 +32,7 @@ def test_help_names_flag_default_and_environment_variable_of_every_setting(
     module: object, kind: type[BaseSettings], capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = help_of(module, capsys)
-    entries = {part.split()[0]: part for part in shown.split("\n  --")[1:]}
+    entries = {part.split()[0].rstrip(","): part for part in shown.split("\n  --")[1:]}
     assert len(entries) == len(kind.model_fields)
     for name, field in kind.model_fields.items():
         entry = entries[name.replace("_", "-")]

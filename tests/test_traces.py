@@ -38,7 +38,6 @@ import pytest
 from proto.prefixlb.v1 import delta_pb2
 from radix_rs import Tree, derive_hash_key
 from replica.py_tree import PyTree
-from replica.tree_core import TreeCore
 from replica.tree_error import TreeError
 from tests.model import PLAIN, Model, ModelError, Namespace, ranges
 
@@ -86,7 +85,7 @@ class Real:
 
     def __init__(
         self,
-        make: Callable[..., TreeCore],
+        make: Callable[..., Tree | PyTree],
         page_size: int,
         block_size: int,
         policy: str,
@@ -475,7 +474,7 @@ def is_command(line: str) -> bool:
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("core", [Tree, PyTree])
 def test_a_core_answers_as_the_trace_says(
-    path: Path, core: Callable[..., TreeCore], rewrite: bool
+    path: Path, core: Callable[..., Tree | PyTree], rewrite: bool
 ) -> None:
     replay = Replay(partial(Real, core))
     text = path.read_text()

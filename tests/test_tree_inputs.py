@@ -9,16 +9,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from radix_rs import Tree, chain_hashes, derive_hash_key
-from replica.py_tree import PyTree
-from replica.tree_core import TreeCore
+import radix_rs
+from radix_rs import Router, Tree, chain_hashes, derive_hash_key
+from replica.py_tree import PyTree, chain
 from replica.tree_error import TreeError
 
 KEY = derive_hash_key(b"a secret")
 N = 8
 
-
-Make = Callable[..., TreeCore]
+AnyTree = Tree | PyTree
+Make = Callable[..., AnyTree]
 
 
 @pytest.fixture(params=[Tree, PyTree], ids=["rust", "python"])
@@ -28,7 +28,7 @@ def core(request: pytest.FixtureRequest) -> Make:
 
 @pytest.fixture
 def make(core: Make) -> Make:
-    def make(page_size: int = 1, block_size: int = 4, **arguments: object) -> TreeCore:
+    def make(page_size: int = 1, block_size: int = 4, **arguments: object) -> AnyTree:
         return core(
             page_size=page_size, block_size=block_size, hash_key=KEY, model="m", **arguments
         )
@@ -43,7 +43,7 @@ def part(core: Make) -> int:
 
 
 @pytest.fixture
-def tree(make: Make) -> TreeCore:
+def tree(make: Make) -> AnyTree:
     tree = make()
     tree.insert(u32(range(N)), i32(range(N)))
     return tree
@@ -57,7 +57,7 @@ def i32(slots: object) -> np.ndarray:
     return np.array(slots, dtype=np.int32)
 
 
-def fails_unchanged(tree: TreeCore, message: str, call: Callable[[], object]) -> None:
+def fails_unchanged(tree: AnyTree, message: str, call: Callable[[], object]) -> None:
     before = (tree.dump(), tree.count_digest(), tree.stats().locks)
     with pytest.raises(TreeError, match=message):
         call()
@@ -85,7 +85,7 @@ BUFFERS = [
 
 @pytest.mark.parametrize(("buffer", "got"), BUFFERS)
 def test_a_wrong_tokens_buffer_is_named_with_what_was_expected(
-    tree: TreeCore, buffer: object, got: str
+    tree: AnyTree, buffer: object, got: str
 ) -> None:
     message = f"^tokens: expected a C-contiguous buffer of u32.*, got .*{got}"
     out = i32([0] * 2 * N)
@@ -94,14 +94,14 @@ def test_a_wrong_tokens_buffer_is_named_with_what_was_expected(
     fails_unchanged(tree, message, lambda: tree.peek(buffer))  # type: ignore[arg-type]
 
 
-def test_slots_are_i32_not_u32(tree: TreeCore) -> None:
+def test_slots_are_i32_not_u32(tree: AnyTree) -> None:
     message = "^{}: expected a C-contiguous buffer of i32, got items of format 'I'"
     keys, slots = u32(range(N)), u32(range(N))
     fails_unchanged(tree, message.format("slots"), lambda: tree.insert(keys, slots))
     fails_unchanged(tree, message.format("slots_out"), lambda: tree.match_prefix(keys, slots))
 
 
-def test_slots_out_must_be_writable(tree: TreeCore) -> None:
+def test_slots_out_must_be_writable(tree: AnyTree) -> None:
     out = i32([0] * N)
     out.setflags(write=False)
     fails_unchanged(
@@ -111,7 +111,7 @@ def test_slots_out_must_be_writable(tree: TreeCore) -> None:
     )
 
 
-def test_slots_out_must_have_room_for_every_token(tree: TreeCore) -> None:
+def test_slots_out_must_have_room_for_every_token(tree: AnyTree) -> None:
     fails_unchanged(
         tree,
         "^slots_out: expected room for 8 slots, one for each token, got 7",
@@ -119,7 +119,7 @@ def test_slots_out_must_have_room_for_every_token(tree: TreeCore) -> None:
     )
 
 
-def test_every_token_needs_a_slot(tree: TreeCore) -> None:
+def test_every_token_needs_a_slot(tree: AnyTree) -> None:
     fails_unchanged(
         tree,
         "^slots: expected at least 12, one for each token, got 11",
@@ -127,7 +127,7 @@ def test_every_token_needs_a_slot(tree: TreeCore) -> None:
     )
 
 
-def test_owned_from_beyond_what_is_held_is_refused(tree: TreeCore) -> None:
+def test_owned_from_beyond_what_is_held_is_refused(tree: AnyTree) -> None:
     fails_unchanged(
         tree,
         "^owned_from 10: the tree holds only 8 tokens of this key",
@@ -136,7 +136,7 @@ def test_owned_from_beyond_what_is_held_is_refused(tree: TreeCore) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 2**64, 1.5, "1", None])
-def test_what_is_no_handle_is_refused(tree: TreeCore, value: object) -> None:
+def test_what_is_no_handle_is_refused(tree: AnyTree, value: object) -> None:
     message = r"^expected an int in 0\.\.2\^64, got "
     fails_unchanged(tree, message, lambda: tree.lock(value))  # type: ignore[arg-type]
     fails_unchanged(tree, message, lambda: tree.unlock(value))  # type: ignore[arg-type]
@@ -144,19 +144,19 @@ def test_what_is_no_handle_is_refused(tree: TreeCore, value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, 2**32 - 1, 2**33, 2**33 + 1, 2**63, 2**64 - 1])
-def test_a_guessed_handle_or_receipt_is_unknown(tree: TreeCore, value: int) -> None:
+def test_a_guessed_handle_or_receipt_is_unknown(tree: AnyTree, value: int) -> None:
     fails_unchanged(tree, f"^unknown node {value}: ", lambda: tree.lock(value))
     fails_unchanged(tree, f"^unknown receipt {value}: ", lambda: tree.unlock(value))
 
 
-def test_a_receipt_is_good_once(tree: TreeCore) -> None:
+def test_a_receipt_is_good_once(tree: AnyTree) -> None:
     node = tree.match_prefix(u32(range(N)), i32([0] * N)).node
     receipt = tree.lock(node)
     tree.unlock(receipt)
     fails_unchanged(tree, f"^unknown receipt {receipt}: ", lambda: tree.unlock(receipt))
 
 
-def test_a_receipt_is_not_a_node_nor_a_node_a_receipt(tree: TreeCore) -> None:
+def test_a_receipt_is_not_a_node_nor_a_node_a_receipt(tree: AnyTree) -> None:
     node = tree.match_prefix(u32(range(N)), i32([0] * N)).node
     receipts = [tree.lock(node) for _ in range(5)]
     fails_unchanged(tree, f"^unknown receipt {node}: ", lambda: tree.unlock(node))
@@ -170,20 +170,30 @@ def test_impossible_sizes_are_refused(sizes: tuple[int, int], make: Make) -> Non
         make(*sizes)
 
 
-def test_the_hash_key_has_16_bytes() -> None:
-    with pytest.raises(TreeError, match=r"^hash_key: expected 16 bytes, got 3"):
-        Tree(hash_key=b"key", model="m")
-    with pytest.raises(TreeError, match=r"^hash_key: expected 16 bytes, got 0"):
-        chain_hashes(u32([1]), hash_key=b"", model="m", block_size=1)
+@pytest.mark.parametrize("key", [b"", b"key", KEY + b"0"])
+def test_the_hash_key_has_16_bytes(key: bytes) -> None:
+    for call in (
+        lambda: Tree(hash_key=key, model="m"),
+        lambda: PyTree(hash_key=key, model="m"),
+        lambda: Router(hash_key=key),
+        lambda: radix_rs.key_check(key),
+        lambda: chain.key_check(key),
+        lambda: chain_hashes(u32([1]), hash_key=key, model="m", block_size=1),
+    ):
+        with pytest.raises(ValueError, match=f"^hash_key: expected 16 bytes, got {len(key)}$"):
+            call()
+
+
+def test_a_chain_is_of_blocks_that_have_tokens() -> None:
     with pytest.raises(TreeError, match=r"^block_size: expected at least 1, got 0"):
         chain_hashes(u32([1]), hash_key=KEY, model="m", block_size=0)
 
 
-def test_a_snapshot_chunk_holds_at_least_one_block(tree: TreeCore) -> None:
+def test_a_snapshot_chunk_holds_at_least_one_block(tree: AnyTree) -> None:
     fails_unchanged(tree, "^max_blocks: expected at least 1, got 0", lambda: tree.snapshot(0))
 
 
-def test_array_numpy_and_memoryview_are_all_buffers(tree: TreeCore) -> None:
+def test_array_numpy_and_memoryview_are_all_buffers(tree: AnyTree) -> None:
     key = array("I", range(N))
     for tokens in (key, memoryview(key), memoryview(key).cast("B").cast("I"), np.asarray(key)):
         for out in (array("i", [0] * N), memoryview(array("i", [0] * N)), i32([0] * N)):
@@ -191,7 +201,7 @@ def test_array_numpy_and_memoryview_are_all_buffers(tree: TreeCore) -> None:
             assert list(out) == list(range(N))
 
 
-def test_tokens_and_slots_out_may_share_memory(tree: TreeCore) -> None:
+def test_tokens_and_slots_out_may_share_memory(tree: AnyTree) -> None:
     tree.insert(u32(range(N)), i32(range(N)))
     memory = u32(range(N))
     assert tree.match_prefix(memory, memory.view(np.int32)).length == N
@@ -225,7 +235,7 @@ def test_a_page_may_be_larger_than_any_key(make: Make) -> None:
     assert tree.stats().tokens == 0
 
 
-def test_a_key_has_fewer_than_2_32_tokens(tree: TreeCore) -> None:
+def test_a_key_has_fewer_than_2_32_tokens(tree: AnyTree) -> None:
     """Nobody reads the 16 GiB, so that they need not be there."""
     no_reserve = 0x4000  # MAP_NORESERVE: mmap names it from Python 3.13 on
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -241,13 +251,14 @@ def test_a_key_has_fewer_than_2_32_tokens(tree: TreeCore) -> None:
 
 @pytest.mark.parametrize("namespace", [{"extra_key": "\ud800"}, {"cache_salt": "a\udfff"}])
 def test_a_namespace_that_is_no_unicode_changes_nothing(
-    tree: TreeCore, namespace: dict[str, str]
+    tree: AnyTree, namespace: dict[str, str]
 ) -> None:
     key, slots = u32(range(100, 100 + N)), i32(range(100, 100 + N))
     receipt = tree.admit(key, slots).receipt
     before = tree.dump()
     for call in (
         lambda: tree.peek(key, **namespace),
+        lambda: tree.find(key, **namespace),
         lambda: tree.match_prefix(key, **namespace),
         lambda: tree.insert(key, slots, **namespace),
         lambda: tree.admit(key, slots, **namespace),
@@ -334,13 +345,13 @@ def test_many_namespaces_leave_nothing_behind(make: Make) -> None:
     assert tree.dump() == "root\n"
 
 
-def test_slots_need_not_be_asked_for(tree: TreeCore) -> None:
+def test_slots_need_not_be_asked_for(tree: AnyTree) -> None:
     match = tree.match_prefix(u32(range(N + 3)))
     assert match.length == tree.touch(u32(range(N + 3))) == N
     assert tree.match_prefix(u32(range(N))).node == match.node
 
 
-def test_a_priority_is_a_number_of_64_bits(tree: TreeCore) -> None:
+def test_a_priority_is_a_number_of_64_bits(tree: AnyTree) -> None:
     key, slots = u32(range(N)), i32(range(N))
     for priority in (-(2**63), 2**63 - 1):
         tree.insert(key, slots, priority=priority)
@@ -354,7 +365,7 @@ def test_a_priority_is_a_number_of_64_bits(tree: TreeCore) -> None:
         )
 
 
-def test_a_request_with_a_wrong_receipt_changes_nothing(tree: TreeCore) -> None:
+def test_a_request_with_a_wrong_receipt_changes_nothing(tree: AnyTree) -> None:
     key, slots = u32(range(N + 4)), i32(range(N + 4))
     receipt = tree.admit(key, slots.copy()).receipt
     tree.unlock(receipt)

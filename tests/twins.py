@@ -52,6 +52,11 @@ def _sip_round(v: list[int]) -> None:
     v[2] = _rotate(v[2], 32)
 
 
+def namespace_seed(hash_key: bytes, model: str, extra_key: str, cache_salt: str) -> int:
+    fields = [text.encode() for text in (model, extra_key, cache_salt)]
+    return max(1, siphash13(hash_key, b"".join(len(f).to_bytes(4, "little") + f for f in fields)))
+
+
 def chain_hashes(
     tokens: Sequence[int],
     *,
@@ -61,11 +66,7 @@ def chain_hashes(
     extra_key: str = "",
     cache_salt: str = "",
 ) -> list[int]:
-    seed = b"".join(
-        len(part).to_bytes(4, "little") + part
-        for part in (text.encode() for text in (model, extra_key, cache_salt))
-    )
-    previous = max(1, siphash13(hash_key, seed))
+    previous = namespace_seed(hash_key, model, extra_key, cache_salt)
     parts = [hashlib.sha256(hash_key + bytes([number])).digest() for number in range(3)]
     hashes = []
     for start in range(0, len(tokens) - block_size + 1, block_size):

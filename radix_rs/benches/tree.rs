@@ -10,9 +10,7 @@ use std::hint::black_box;
 const EDGE: usize = 16_384;
 
 fn tree(policy: EvictPolicy) -> Tree {
-    Tree::new(1, 16, HashKey::derive(b"bench"), "m")
-        .expect("possible sizes")
-        .with_policy(policy)
+    Tree::new(1, 16, HashKey::derive(b"bench"), "m", policy).expect("possible sizes")
 }
 
 /// Keys with different first tokens, that look like no other key's.

@@ -122,67 +122,13 @@ pub fn next_hash(key: &HashKey, previous: u64, block: &[u32]) -> u64 {
 
 #[inline]
 fn link(key: &HashKey, shrunk: impl IntoIterator<Item = u128>, previous: u64) -> u64 {
-    let mut state = SipWords::new(key.link);
+    let [k0, k1] = key.link;
+    let mut hasher = SipHasher13::new_with_keys(k0, k1);
     for sum in shrunk {
-        state.write(low(sum));
-        state.write(low(sum >> 64));
+        hasher.write(&sum.to_le_bytes());
     }
-    state.write(previous);
-    nonzero(state.finish())
-}
-
-/// SipHash-1-3 of whole words.
-struct SipWords {
-    state: [u64; 4],
-    count: u64,
-}
-
-impl SipWords {
-    #[inline]
-    fn new([k0, k1]: [u64; 2]) -> Self {
-        Self {
-            state: [
-                k0 ^ 0x736f_6d65_7073_6575,
-                k1 ^ 0x646f_7261_6e64_6f6d,
-                k0 ^ 0x6c79_6765_6e65_7261,
-                k1 ^ 0x7465_6462_7974_6573,
-            ],
-            count: 0,
-        }
-    }
-
-    #[inline]
-    fn write(&mut self, word: u64) {
-        self.state[3] ^= word;
-        self.round();
-        self.state[0] ^= word;
-        self.count += 1;
-    }
-
-    /// The last word holds, in its top byte, the number of bytes.
-    #[inline]
-    fn finish(mut self) -> u64 {
-        self.write((8 * self.count) << 56);
-        self.state[2] ^= 0xff;
-        for _ in 0..3 {
-            self.round();
-        }
-        self.state.into_iter().fold(0, |hash, word| hash ^ word)
-    }
-
-    #[inline]
-    fn round(&mut self) {
-        let [mut v0, mut v1, mut v2, mut v3] = self.state;
-        v0 = v0.wrapping_add(v1);
-        v2 = v2.wrapping_add(v3);
-        v1 = v1.rotate_left(13) ^ v0;
-        v3 = v3.rotate_left(16) ^ v2;
-        v0 = v0.rotate_left(32).wrapping_add(v3);
-        v2 = v2.wrapping_add(v1);
-        v1 = v1.rotate_left(17) ^ v2;
-        v3 = v3.rotate_left(21) ^ v0;
-        self.state = [v0, v1, v2.rotate_left(32), v3];
-    }
+    hasher.write(&previous.to_le_bytes());
+    nonzero(hasher.finish())
 }
 
 /// Hashes of the whole blocks of `tokens`, continuing after `previous`.
@@ -214,11 +160,6 @@ pub fn mix(hash: u64) -> u64 {
     x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     x ^ (x >> 33)
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "to take a half is meant")]
-fn low(number: u128) -> u64 {
-    number as u64
 }
 
 /// 0 is taken by [`NO_PARENT`].

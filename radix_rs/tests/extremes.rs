@@ -7,7 +7,12 @@ use radix_rs::error::TreeError;
 use radix_rs::tree::{Claim, EvictPolicy, Namespace, Tree};
 
 fn tree(page_size: usize, block_size: usize) -> Tree {
-    Tree::new(page_size, block_size, HashKey::derive(b"a secret"), "m").unwrap()
+    new_tree(page_size, block_size, EvictPolicy::Lru).unwrap()
+}
+
+fn new_tree(page_size: usize, block_size: usize, policy: EvictPolicy) -> Result<Tree, TreeError> {
+    let key = HashKey::derive(b"a secret");
+    Tree::new(page_size, block_size, key, "m", policy)
 }
 
 fn plain() -> Namespace<'static> {
@@ -122,7 +127,7 @@ fn pages_and_blocks_may_be_as_large_as_a_position() {
         tree.check().unwrap();
     }
     for (page_size, block_size) in [(0, 4), (4, 0), (3, 4), (8, 4), (most + 1, most + 1)] {
-        let refused = Tree::new(page_size, block_size, HashKey::derive(b"a secret"), "m");
+        let refused = new_tree(page_size, block_size, EvictPolicy::Lru);
         let sizes = TreeError::Sizes {
             page_size,
             block_size,
@@ -137,7 +142,7 @@ fn the_largest_options_of_a_policy_neither_wrap_nor_round() {
         threshold: u64::MAX - 5,
         next_prompt_estimate: u64::MAX,
     };
-    let mut tree = tree(1, 4).with_policy(policy);
+    let mut tree = new_tree(1, 4, policy).unwrap();
     for first in [0, 100] {
         let key: Vec<u32> = (first..first + 10).collect();
         let slots: Vec<i32> = (i32::try_from(first).unwrap()..).take(10).collect();
@@ -152,7 +157,7 @@ fn the_largest_options_of_a_policy_neither_wrap_nor_round() {
 
 #[test]
 fn greatest_priorities_counts_and_claims_saturate() {
-    let mut tree = tree(1, 4).with_policy(EvictPolicy::Priority);
+    let mut tree = new_tree(1, 4, EvictPolicy::Priority).unwrap();
     let key = [1, 2, 3, 4];
     let claim = Claim {
         counted_to: usize::MAX,

@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use radix_rs::chain::HashKey;
-use radix_rs::tree::{Claim, Namespace, Tree};
+use radix_rs::tree::{Claim, EvictPolicy, Namespace, Tree};
 
 struct Counting;
 
@@ -37,7 +37,14 @@ const BLOCK: usize = 16;
 /// Of `NODES` nodes of as many tokens as there are slots.
 fn bytes_of_a_node(slots: &[i32]) -> usize {
     let before = LIVE_BYTES.load(Ordering::Relaxed);
-    let mut tree = Tree::new(1, BLOCK, HashKey::derive(b"a secret"), "m").unwrap();
+    let mut tree = Tree::new(
+        1,
+        BLOCK,
+        HashKey::derive(b"a secret"),
+        "m",
+        EvictPolicy::Lru,
+    )
+    .unwrap();
     for node in 0..u32::try_from(NODES).unwrap() {
         let tokens: Vec<u32> = (node..).take(slots.len()).collect();
         tree.insert(&tokens, slots, Claim::default(), Namespace::default())

@@ -149,8 +149,9 @@ impl Replay {
         match verb {
             "tree" => {
                 let key = HashKey::derive(b"traces");
-                let tree = Tree::new(words.number("page"), words.number("block"), key, "m")?;
-                self.tree = Some(tree.with_policy(words.policy()?));
+                let (page_size, block_size) = (words.number("page"), words.number("block"));
+                let tree = Tree::new(page_size, block_size, key, "m", words.policy()?)?;
+                self.tree = Some(tree);
                 self.extra_key.clear();
                 self.cache_salt.clear();
             }

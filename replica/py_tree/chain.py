@@ -21,9 +21,16 @@ def derive_hash_key(secret: bytes) -> bytes:
     return hashlib.sha256(b"prefixlb-hash-v1" + secret).digest()[:16]
 
 
-def key_check(key: bytes) -> int:
+def whole_key(hash_key: bytes) -> bytes:
+    """The key itself; ValueError if it has not 16 bytes."""
+    if len(hash_key) != 16:
+        raise ValueError(f"hash_key: expected 16 bytes, got {len(hash_key)}")
+    return hash_key
+
+
+def key_check(hash_key: bytes) -> int:
     """Tells whether two processes have the same key, and nothing else about it."""
-    return namespace_seed(key, "prefixlb-key-check", "", "")
+    return namespace_seed(whole_key(hash_key), "prefixlb-key-check", "", "")
 
 
 def namespace_seed(key: bytes, model: str, extra_key: str, cache_salt: str) -> int:

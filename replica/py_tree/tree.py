@@ -42,6 +42,17 @@ class _Claim:
     namespace: Namespace
 
 
+def _claim(
+    owned_from: int, counted_to: int, priority: int, extra_key: str, cache_salt: str
+) -> _Claim:
+    return _Claim(
+        natural(owned_from),
+        natural(counted_to),
+        signed(priority),
+        namespace(extra_key, cache_salt),
+    )
+
+
 class PyTree:
     """`policy_options` may be any numbers, where `radix_rs.Tree` takes ints only."""
 
@@ -56,9 +67,9 @@ class PyTree:
         policy_options: Mapping[str, float] | None = None,
         disabled: bool = False,
     ) -> None:
-        if len(hash_key) != 16:
-            raise TreeError(f"hash_key: expected 16 bytes, got {len(hash_key)}")
+        hash_key = chain.whole_key(hash_key)
         page_size, block_size = natural(page_size), natural(block_size)
+        order = make_policy(policy, policy_options or {})
         possible = 1 <= page_size <= MAX_LENGTH and 1 <= block_size <= MAX_LENGTH
         if not possible or block_size % page_size:
             raise TreeError(
@@ -69,7 +80,7 @@ class PyTree:
         self._model = model
         self._disabled = disabled
         self._structure = Structure(page_size=page_size, block_size=block_size)
-        self._evictable = Evictable(make_policy(policy, policy_options or {}))
+        self._evictable = Evictable(order)
         # Far from the nodes' handles, so that one is never taken for the other.
         self._new_receipt = itertools.count((1 << 63) + (1 << 40)).__next__
         self._receipts: dict[int, Node] = {}
@@ -109,8 +120,9 @@ class PyTree:
         extra_key: str = "",
         cache_salt: str = "",
     ) -> Match:
+        space = namespace(extra_key, cache_salt)
         key = self._whole_pages(token_array("tokens", tokens))
-        place = self._place(key, node, length, namespace(extra_key, cache_salt))
+        place = self._place(key, node, length, space)
         if place is None:
             return Match(0, self._structure.plain_root.handle)
         return Match(place.matched, place.node.handle)
@@ -125,8 +137,8 @@ class PyTree:
         extra_key: str = "",
         cache_salt: str = "",
     ) -> bytes:
-        key = self._whole_pages(token_array("tokens", tokens))
         space = namespace(extra_key, cache_salt)
+        key = self._whole_pages(token_array("tokens", tokens))
         place = self._place(key, node, length, space)
         start = place.matched // self._structure.block_size if place else 0
         before = self._structure.last_hash_at(place) if place else None
@@ -152,12 +164,7 @@ class PyTree:
         cache_salt: str = "",
     ) -> Insert:
         key, own = token_array("tokens", tokens), slot_array("slots", slots)
-        claim = _Claim(
-            natural(owned_from),
-            natural(counted_to),
-            signed(priority),
-            namespace(extra_key, cache_salt),
-        )
+        claim = _claim(owned_from, counted_to, priority, extra_key, cache_salt)
         held, end = self._insert(key, own, claim)
         duplicates = [(claim.owned_from, held)] if claim.owned_from < held else []
         return Insert(held, end.handle, duplicates)
@@ -208,12 +215,7 @@ class PyTree:
         cache_salt: str = "",
     ) -> Checkpoint:
         key, own = token_array("tokens", tokens), writable_slots("slots", slots)
-        claim = _Claim(
-            natural(owned_from),
-            natural(counted_to),
-            signed(priority),
-            namespace(extra_key, cache_salt),
-        )
+        claim = _claim(owned_from, counted_to, priority, extra_key, cache_salt)
         held, end = self._store(key, own, claim, natural(prompt_length), receipt)
         freed = own[claim.owned_from : held].tobytes()
         _gather(end, own, claim.owned_from)
@@ -235,12 +237,7 @@ class PyTree:
         cache_salt: str = "",
     ) -> bytes:
         key, own = token_array("tokens", tokens), slot_array("slots", slots)
-        claim = _Claim(
-            natural(owned_from),
-            natural(counted_to),
-            signed(priority),
-            namespace(extra_key, cache_salt),
-        )
+        claim = _claim(owned_from, counted_to, priority, extra_key, cache_salt)
         held, end = self._store(key, own, claim, natural(prompt_length), receipt)
         self.unlock(receipt)
         return own[claim.owned_from : held].tobytes() + own[end.end :].tobytes()

@@ -8,7 +8,7 @@ import grpc
 from rich.table import Table
 
 from proto.client import CHANNEL_OPTIONS
-from proto.errors import error_from_status
+from proto.errors import from_status
 from proto.prefixlb.v1.admin_pb2 import AuditOutcome, AuditRequest, AuditResponse
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from router.cli import console
@@ -19,7 +19,8 @@ EXAMPLES = """examples:
   prefixlb audit replica-0 --json
   prefixlb audit || echo "a mirror differs from its tree, or could not be compared"
 
-Exit code 0 only if every mirror is equal. Each audited replica sends one snapshot of its tree.
+Exit code 0 only if there are mirrors and every one is equal. Each audited replica sends one
+snapshot of its tree.
 """
 
 
@@ -39,18 +40,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(args: argparse.Namespace) -> int:
     """Print each replica's result as it comes in JSON, or all in one table."""
     audited = []
-    with grpc.insecure_channel(args.router, options=CHANNEL_OPTIONS) as channel:
-        try:
-            with console.stderr().status("comparing trees block by block ..."):
-                for each in AdminStub(channel).Audit(AuditRequest(replica_ids=args.replicas)):
-                    audited.append(each)
-                    if args.json:
-                        print(json.dumps(as_dict(each)), flush=True)
-        except grpc.RpcError as error:
-            raise error_from_status(error.code(), error.details()) from error
+    channel = grpc.insecure_channel(args.router, options=CHANNEL_OPTIONS)
+    status = console.stderr().status("comparing trees block by block ...")
+    with channel, from_status(), status:
+        for each in AdminStub(channel).Audit(AuditRequest(replica_ids=args.replicas)):
+            audited.append(each)
+            if args.json:
+                print(json.dumps(as_dict(each)), flush=True)
     if not args.json:
         console.stdout().print(audit_table(audited) if audited else "no replica is in the fleet")
-    return 0 if all(outcome(each) == "equal" for each in audited) else 1
+    return 0 if audited and all(outcome(each) == "equal" for each in audited) else 1
 
 
 def audit_table(audited: list[AuditResponse]) -> Table:

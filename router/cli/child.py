@@ -8,6 +8,9 @@ from pathlib import Path
 
 from router.cli.signals import held_back
 
+END_GRACE_S = 30.0
+"""How long a process has to finish what it has begun: as long as a router drains."""
+
 
 class Child:
     """A command that runs as a child process, again and again at the same address."""
@@ -71,7 +74,7 @@ class Child:
         self.signal(signal.SIGKILL)
         self.wait()
 
-    def stop(self, grace_s: float = 10.0) -> None:
+    def stop(self, grace_s: float = END_GRACE_S) -> None:
         """Ask it to end, and kill it if it has not after `grace_s`."""
         self.signal(signal.SIGTERM)
         try:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from proto.errors import LBError
-from router.cli import audit, chat, console, demo, explain, generate, launch, model, status, up
+from router.cli import audit, chat, console, demo, explain, generate, launch, model, status, top, up
 from router.cli.failures import sentence
 
-COMMANDS = (up, demo, generate, chat, status, explain, audit, launch, model)
+COMMANDS = (up, demo, generate, chat, status, top, explain, audit, launch, model)
 
 EXAMPLES = """examples:
   prefixlb demo                                      see what it brings, in three minutes

@@ -57,6 +57,11 @@ def waiting(console: Console) -> Iterator[Callable[[str, float], None]]:
     yield line
 
 
+def percent(part: float, whole: float) -> str:
+    """As in 41.7 %, or - of nothing."""
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
 def table(console: Console, *columns: str, title: str | None = None) -> Table:
     """An empty table; columns whose name starts with ">" are aligned to the right."""
     made = Table(

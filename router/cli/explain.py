@@ -9,14 +9,13 @@ from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 
 from proto.client import CHANNEL_OPTIONS
-from proto.errors import InvalidRequest, error_from_status
+from proto.errors import InvalidRequest, from_status
 from proto.prefixlb.v1.admin_pb2 import ExplainRequest, ExplainResponse, PickReason
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.request import Prompt, build_request
 from router.cli import console
 from router.cli.flag_types import utf8
-from router.cli.piped_input import whole_input
-from router.cli.request_flags import add_router_flag, request_options
+from router.cli.request_flags import add_router_flag, request_options, text_prompt
 
 EXAMPLES = """examples:
   prefixlb explain --chat "Name three rivers."
@@ -53,13 +52,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(args: argparse.Namespace) -> int:
     """Ask, and print. Exit code 1 if no replica can be picked."""
     request = build_request(_prompt(args), request_options(args))
-    with grpc.insecure_channel(args.router, options=CHANNEL_OPTIONS) as channel:
-        try:
-            explained = AdminStub(channel).Explain(
-                ExplainRequest(request=request), timeout=TIMEOUT_S
-            )
-        except grpc.RpcError as error:
-            raise error_from_status(error.code(), error.details()) from error
+    with grpc.insecure_channel(args.router, options=CHANNEL_OPTIONS) as channel, from_status():
+        explained = AdminStub(channel).Explain(ExplainRequest(request=request), timeout=TIMEOUT_S)
     if args.json:
         print(json.dumps(as_dict(explained)))
     else:
@@ -128,7 +122,6 @@ def _prompt(args: argparse.Namespace) -> Prompt:
             return [int(number) for number in args.ids.replace(",", " ").split()]
         except ValueError as error:
             raise InvalidRequest(
-                f"--ids: expected whole numbers such as 1,15,9: {error}"
+                f"--ids: expected whole numbers such as 1,15,9, got {args.ids!r}"
             ) from error
-    text = whole_input() if args.text == "-" else args.text
-    return [{"role": "user", "content": text}] if args.chat else text
+    return text_prompt(args)

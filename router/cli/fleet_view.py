@@ -1,15 +1,19 @@
 """What a router believes about its replicas, beside what each replica says of itself."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import grpc
 
+from proto import keys
 from proto.client import CHANNEL_OPTIONS
 from proto.errors import error_from_status
 from proto.prefixlb.v1.admin_pb2 import ListReplicasRequest, MirrorState, ReplicaStatus
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.prefixlb.v1.replica_pb2 import InfoRequest, InfoResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
+
+MOST_ASKED_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,16 @@ class ReplicaView:
         return mirror == tree
 
     @property
+    def state(self) -> str:
+        """The replica in a few words."""
+        status = self.status
+        if status.refusal:
+            return f"refused: {status.refusal.partition(':')[0]}"
+        if status.live and status.silent_s >= keys.SILENT_S:
+            return f"live, silent {status.silent_s:.0f} s"
+        return "draining" if status.load.draining else "live" if status.live else "gone"
+
+    @property
     def mirror(self) -> str:
         """The mirror in a few words."""
         name = MirrorState.Name(self.status.mirror).removeprefix("MIRROR_STATE_").lower()
@@ -55,14 +69,19 @@ class ReplicaView:
 
 
 def view_fleet(router_address: str, *, timeout_s: float = 5.0) -> list[ReplicaView]:
-    """All replicas the router knows, by id. Raises an LBError if the router does not answer."""
+    """All replicas the router knows, by id and address, each asked at the same time.
+
+    Raises an LBError if the router does not answer.
+    """
     with grpc.insecure_channel(router_address, options=CHANNEL_OPTIONS) as channel:
         try:
             listed = AdminStub(channel).ListReplicas(ListReplicasRequest(), timeout=timeout_s)
         except grpc.RpcError as error:
             raise error_from_status(error.code(), error.details()) from error
-    by_id = sorted(listed.replicas, key=lambda status: status.lease.replica_id)
-    return [ReplicaView(status, replica_info(status.lease.address)) for status in by_id]
+    statuses = sorted(listed.replicas, key=lambda s: (s.lease.replica_id, s.lease.address))
+    with ThreadPoolExecutor(MOST_ASKED_AT_ONCE) as asking:
+        infos = asking.map(replica_info, [status.lease.address for status in statuses])
+        return list(map(ReplicaView, statuses, infos))
 
 
 def replica_info(address: str, *, timeout_s: float = 1.0) -> InfoResponse | None:

@@ -9,11 +9,9 @@ from rich.markup import escape
 from proto.answer import Result
 from proto.client import Client, Generation
 from proto.errors import LBError
-from proto.request import Prompt
 from router.cli import console
 from router.cli.flag_types import utf8
-from router.cli.piped_input import whole_input
-from router.cli.request_flags import add_request_flags, request_options
+from router.cli.request_flags import add_request_flags, request_options, text_prompt
 
 EXAMPLES = """examples:
   prefixlb generate "The capital of France is" --max-tokens 8
@@ -46,8 +44,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """The answer goes to stdout as it comes; where it came from, to stderr."""
-    text = whole_input() if args.text == "-" else args.text
-    prompt: Prompt = [{"role": "user", "content": text}] if args.chat else text
+    prompt = text_prompt(args)
     with Client(args.router) as client:
         generation = client.generate(prompt, **request_options(args))
         if args.json:

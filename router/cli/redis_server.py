@@ -26,11 +26,6 @@ def find_redis_server() -> str:
     return str(REDIS_SERVER_PATH)
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port nobody listens on at this moment."""
-    return free_ports(1, host)[0]
-
-
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Different TCP ports nobody listens on at this moment."""
     with contextlib.ExitStack() as open_probes:

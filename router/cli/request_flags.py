@@ -4,8 +4,9 @@ import argparse
 import os
 from typing import cast
 
-from proto.request import Options
+from proto.request import Options, Prompt
 from router.cli.flag_types import address, seconds, utf8, whole
+from router.cli.piped_input import whole_input
 
 DEFAULT_ROUTER = "127.0.0.1:30000"
 MAX_UINT32, MAX_UINT64 = 2**32 - 1, 2**64 - 1
@@ -73,3 +74,9 @@ def request_options(args: argparse.Namespace) -> Options:
     """The options given on the command line."""
     given = {name: getattr(args, name, None) for name in Options.__annotations__}
     return cast(Options, {name: value for name, value in given.items() if value is not None})
+
+
+def text_prompt(args: argparse.Namespace) -> Prompt:
+    """TEXT, or stdin where that is "-"; a chat's first message with --chat."""
+    text = whole_input() if args.text == "-" else args.text
+    return [{"role": "user", "content": text}] if args.chat else text

@@ -2,15 +2,13 @@
 
 import argparse
 import json
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from rich.live import Live
 from rich.table import Table
 
-from proto.prefixlb.v1.admin_pb2 import ReplicaStatus
-from router.cli import console
+from router.cli import console, refresh
 from router.cli.fleet_view import ReplicaView, view_fleet
 from router.cli.request_flags import add_router_flag
 
@@ -20,7 +18,6 @@ EXAMPLES = """examples:
   prefixlb status --watch --json >>fleet.jsonl
   PREFIXLB_ROUTER=10.0.0.7:30000 prefixlb status
 """
-WATCH_PERIOD_S = 1.0
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -40,29 +37,17 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Print it once, or again and again."""
-    out = console.stdout()
+    read = partial(view_fleet, args.router)
+    fleets = refresh.each_second(read) if args.watch else iter((read(),))
     if args.json:
-        for views in _views(args):
+        for views in fleets:
             replicas = [as_dict(view) for view in views]
             print(json.dumps({"router": args.router, "replicas": replicas}), flush=True)
-    elif args.watch and out.is_terminal:
-        with Live(console=out, auto_refresh=False) as live:
-            for views in _views(args):
-                live.update(fleet_table(views), refresh=True)
+    elif args.watch:
+        refresh.show(map(fleet_table, fleets))
     else:
-        for number, views in enumerate(_views(args)):
-            if number:
-                out.print()
-            out.print(fleet_table(views))
+        console.stdout().print(fleet_table(next(fleets)))
     return 0
-
-
-def _views(args: argparse.Namespace) -> Iterator[Sequence[ReplicaView]]:
-    """The fleet once, or every second."""
-    yield view_fleet(args.router)
-    while args.watch:
-        time.sleep(WATCH_PERIOD_S)
-        yield view_fleet(args.router)
 
 
 def fleet_table(views: Sequence[ReplicaView]) -> Table:
@@ -79,7 +64,7 @@ def fleet_table(views: Sequence[ReplicaView]) -> Table:
         table.add_row(
             view.replica_id,
             status.lease.address,
-            _state(status),
+            view.state,
             view.mirror,
             str(status.count),
             str(load.running),
@@ -88,20 +73,9 @@ def fleet_table(views: Sequence[ReplicaView]) -> Table:
             str(status.requests),
             str(status.prompt_tokens),
             str(status.delivered_tokens),
-            percent(status.delivered_tokens, status.prompt_tokens),
+            console.percent(status.delivered_tokens, status.prompt_tokens),
         )
     return table
-
-
-def _state(status: ReplicaStatus) -> str:
-    if status.refusal:
-        return f"refused: {status.refusal.partition(':')[0]}"
-    return "draining" if status.load.draining else "live" if status.live else "gone"
-
-
-def percent(part: float, whole: float) -> str:
-    """As in 41.7 %, or - of nothing."""
-    return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
 def as_dict(view: ReplicaView) -> dict[str, Any]:
@@ -123,6 +97,8 @@ def as_dict(view: ReplicaView) -> dict[str, Any]:
         "mirror_equals_tree": view.mirror_equals_tree,
         "epoch": f"{status.epoch:016x}",
         "digest": f"{status.digest:016x}",
+        "delta_lag_s": status.delta_lag_s,
+        "silent_s": status.silent_s,
         **{name: getattr(status, name) for name in counts},
         "load": {name: getattr(status.load, name) for name in load},
         "info": info and {name: getattr(info, name) for name in said},

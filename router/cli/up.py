@@ -8,7 +8,7 @@ from typing import get_args
 from rich.console import Console
 
 from router.cli import console
-from router.cli.child import Child
+from router.cli.child import END_GRACE_S, Child
 from router.cli.cluster import HOST, ClusterError, LocalCluster
 from router.cli.flag_types import MAX_PORT, model_files, whole
 from router.cli.log_dir import LogDir, log_dir
@@ -85,7 +85,10 @@ def run(args: argparse.Namespace) -> int:
             try:
                 _watch(cluster, logs)
             except KeyboardInterrupt:
-                out.print("ending router, replicas and Redis, in this order ...")
+                out.print(
+                    "ending router, replicas and Redis, in this order: running answers have "
+                    f"{END_GRACE_S:.0f} s, a second Ctrl-C ends them at once"
+                )
                 return 0
     return 1
 

@@ -24,13 +24,13 @@ PERIOD_S = keys.LEASE_PERIOD_S / 2
 LOOKS = 2
 """A lease that is missing in so many looks on end is gone."""
 
-MOST_REPLICAS = 1024
+MAX_REPLICAS = 1024
 """More members than this are not looked at: whoever writes into Redis cannot fill this process."""
 
-MOST_NAME_CHARS = 253
+MAX_NAME_CHARS = 253
 """As long as the name of a pod can be."""
 
-MOST_LEASE_BYTES = 4096
+MAX_LEASE_BYTES = 4096
 
 
 class LeaseDiscovery:
@@ -65,7 +65,7 @@ class LeaseDiscovery:
         while True:
             try:
                 async with reply_timeout():
-                    leases = await self._read()
+                    view = await self.look()
             except (RedisError, OSError) as error:
                 self._link.failed(error)
                 self._absent.clear()  # what was absent before Redis went says nothing afterwards
@@ -73,19 +73,28 @@ class LeaseDiscovery:
                 continue
             self._link.answered()
             retry = pauses(self._rng)
-            yield list(self._next_view(leases).values())
+            yield list(view.values())
             await asyncio.sleep(PERIOD_S)
+
+    async def look(self) -> dict[str, Lease]:
+        """The view that follows from the leases there are now."""
+        return self._next_view(await self._read())
+
+    @property
+    def without_lease(self) -> set[str]:
+        """Replicas of the view that had none at the last look."""
+        return set(self._absent)
 
     async def _read(self) -> dict[str, Lease]:
         """The leases that exist of members and replicas in the view."""
         bad: dict[str, str] = {}
         members = keys.members(self._cluster)
         # Those renewed last come first, and one more than is looked at.
-        found = cast(list[bytes], await self._redis.zrevrange(members, 0, MOST_REPLICAS))
+        found = cast(list[bytes], await self._redis.zrevrange(members, 0, MAX_REPLICAS))
         names = [*self._view, *(name for name in _names(found, bad) if name not in self._view)]
-        if max(len(found), len(names)) > MOST_REPLICAS:
-            bad[members] = f"more than {MOST_REPLICAS} members, the others are not looked at"
-        asked = names[:MOST_REPLICAS]
+        if max(len(found), len(names)) > MAX_REPLICAS:
+            bad[members] = f"more than {MAX_REPLICAS} members, the others are not looked at"
+        asked = names[:MAX_REPLICAS]
         lease_keys = [keys.lease(self._cluster, name) for name in asked]
         values = cast(list[bytes | None], await self._redis.mget(lease_keys)) if asked else []
         leases: dict[str, Lease] = {}
@@ -119,10 +128,8 @@ def _names(members: list[bytes], bad: dict[str, str]) -> list[str]:
     names = []
     for member in members:
         name = member.decode(errors="backslashreplace")
-        if len(name) > MOST_NAME_CHARS:
-            bad[name[:MOST_NAME_CHARS]] = (
-                f"name of {len(name)} characters, at most {MOST_NAME_CHARS}"
-            )
+        if len(name) > MAX_NAME_CHARS:
+            bad[name[:MAX_NAME_CHARS]] = f"name of {len(name)} characters, at most {MAX_NAME_CHARS}"
         elif name.encode() != member:
             bad[name] = "name that is no UTF-8"
         elif not name or not name.isprintable():
@@ -134,8 +141,8 @@ def _names(members: list[bytes], bad: dict[str, str]) -> list[str]:
 
 def _lease(name: str, data: bytes) -> Lease:
     """Raises ValueError if `data` is no lease of replica `name`."""
-    if len(data) > MOST_LEASE_BYTES:
-        raise ValueError(f"lease of {len(data)} bytes, at most {MOST_LEASE_BYTES}")
+    if len(data) > MAX_LEASE_BYTES:
+        raise ValueError(f"lease of {len(data)} bytes, at most {MAX_LEASE_BYTES}")
     try:
         lease = Lease.FromString(data)
     except DecodeError as error:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from grpc import aio
 
 from proto.prefixlb.v1.delta_pb2 import Lease
-from router.replica_state import failure
+from router.replica_channel import failure
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class StaticDiscovery:
         except aio.AioRpcError as error:
             if address not in self._silent:
                 self._silent.add(address)
-                log.warning("replica does not answer address=%s error=%r", address, failure(error))
+                log.warning("replica does not answer address=%s why=%r", address, failure(error))
             return
         self._silent.discard(address)
         known = self._leases.get(address)

@@ -33,7 +33,7 @@ class _PickReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PickReason
     PICK_REASON_LOAD: _PickReason.ValueType  # 2
     """Another replica holds more of the prompt, but waiting there costs more."""
     PICK_REASON_COLD: _PickReason.ValueType  # 3
-    """No replica holds any of it: the least loaded."""
+    """No replica holds or expects any of it: the lowest cost."""
     PICK_REASON_POLICY: _PickReason.ValueType  # 4
     """The policy does not look at prefixes."""
 
@@ -46,7 +46,7 @@ PICK_REASON_PREFIX: PickReason.ValueType  # 1
 PICK_REASON_LOAD: PickReason.ValueType  # 2
 """Another replica holds more of the prompt, but waiting there costs more."""
 PICK_REASON_COLD: PickReason.ValueType  # 3
-"""No replica holds any of it: the least loaded."""
+"""No replica holds or expects any of it: the lowest cost."""
 PICK_REASON_POLICY: PickReason.ValueType  # 4
 """The policy does not look at prefixes."""
 Global___PickReason: _TypeAlias = PickReason  # noqa: Y015
@@ -108,7 +108,7 @@ class PickRequest(_message.Message):
     REQUEST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def request(self) -> _inference_pb2.GenerateRequest:
-        """Only model, prompt, extra_key and cache_salt count."""
+        """Only model, prompt, media, extra_key and cache_salt count."""
 
     def __init__(
         self,
@@ -302,6 +302,8 @@ class ReplicaStatus(_message.Message):
     LIVE_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
     OTHER_TOKENIZER_FIELD_NUMBER: _builtins.int
+    DELTA_LAG_S_FIELD_NUMBER: _builtins.int
+    SILENT_S_FIELD_NUMBER: _builtins.int
     mirror: Global___MirrorState.ValueType
     epoch: _builtins.int
     """Where the mirror stands."""
@@ -330,6 +332,12 @@ class ReplicaStatus(_message.Message):
     """Its tokenizer or chat template is not the one that most replicas of its model have: text reaches it
     untokenised, and its prefixes are matched by the others' tokens.
     """
+    delta_lag_s: _builtins.float
+    """From Redis' time stamp on its last batch to the arrival here."""
+    silent_s: _builtins.float
+    """For how long it has been live, and Redis answered, without a batch of it. 10 and more is an alarm: its publisher
+    is silent, and the mirror perhaps not what the tree is.
+    """
     @_builtins.property
     def lease(self) -> _delta_pb2.Lease: ...
     @_builtins.property
@@ -355,10 +363,12 @@ class ReplicaStatus(_message.Message):
         live: _builtins.bool = ...,
         refusal: _builtins.str = ...,
         other_tokenizer: _builtins.bool = ...,
+        delta_lag_s: _builtins.float = ...,
+        silent_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "captured_tokens", b"captured_tokens", "count", b"count", "delivered_tokens", b"delivered_tokens", "digest", b"digest", "epoch", b"epoch", "gaps", b"gaps", "in_flight", b"in_flight", "lease", b"lease", "live", b"live", "load", b"load", "mirror", b"mirror", "other_tokenizer", b"other_tokenizer", "prompt_tokens", b"prompt_tokens", "refusal", b"refusal", "requests", b"requests", "seq", b"seq", "snapshots", b"snapshots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "captured_tokens", b"captured_tokens", "count", b"count", "delivered_tokens", b"delivered_tokens", "delta_lag_s", b"delta_lag_s", "digest", b"digest", "epoch", b"epoch", "gaps", b"gaps", "in_flight", b"in_flight", "lease", b"lease", "live", b"live", "load", b"load", "mirror", b"mirror", "other_tokenizer", b"other_tokenizer", "prompt_tokens", b"prompt_tokens", "refusal", b"refusal", "requests", b"requests", "seq", b"seq", "silent_s", b"silent_s", "snapshots", b"snapshots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

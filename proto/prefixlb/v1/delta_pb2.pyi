@@ -41,15 +41,92 @@ Global___PrefillOrder: _TypeAlias = PrefillOrder  # noqa: Y015
 
 @_typing.final
 class DeltaBatch(_message.Message):
-    """One entry of a replica's delta stream: what its tree stored and evicted since the previous batch.
+    """What a replica tells of its cache, to the byte: enough to write a publisher or a reader in any language.
+    vectors.json beside this file has examples of all of it; each implementation is tested against them.
 
-    Blocks are named by chain hash: h(0) seeds the namespace (model, extra_key, cache_salt) and
-    h(i) = H(h(i-1), i-th block's token ids), H keyed with the cluster secret.
-    0 is no hash: it stands for "no parent". `hash_version` names H; see radix_rs/src/chain.rs.
+    Numbers in bytes are little-endian, unsigned arithmetic wraps. || joins bytes. H[k](m) is SipHash-1-3 (Aumasson
+    and Bernstein, 2012: one round a word, three at the end) of m under the key k of 16 bytes, as 64 bits; where
+    that is 0, it is 1.
 
-    Set semantics: storing a block twice, or removing an unknown one, changes nothing.
-    After a batch the tree holds `count` blocks and the wrapping sum of mix(hash) over them is `digest`,
-    so a reader that keeps both numbers can tell from any batch whether it still equals the tree.
+
+    KEYS. All follow from the cluster's secret, which is a file's bytes without ASCII white space at either
+    end (without a file: no bytes).
+      key  = the first 16 bytes of SHA-256("prefixlb-hash-v1" || secret)
+      nh   = SHA-256(key || 0x00) || SHA-256(key || 0x01), read as eight words of 64 bits: nh[0] ... nh[7]
+      link = the first 16 bytes of SHA-256(key || 0x02)
+
+    NAMESPACE. h(0) of (model, extra_key, cache_salt), each in UTF-8, may be empty; len is of 32 bits:
+      h(0) = H[key](len(model) || model || len(extra_key) || extra_key || len(cache_salt) || cache_salt)
+    `key_check` of a lease is h(0) of ("prefixlb-key-check", "", ""): equal if and only if the secrets are.
+
+    BLOCK. A prompt's token ids, of 32 bits each, are cut into blocks of `block_size`; a last block that is not whole
+    has no hash. The n ids of a MediaItem count as the first n of SHAKE-256("prefixlb-media-v1" || content_hash), 4 bytes
+    each, their top bit set. A block is cut into stretches of 16 tokens, the last one filled up with zeros, and a
+    stretch read as eight words w[0] ... w[7] of 64 bits (two tokens each, the first in the lower half). Then
+      N(stretch) = sum over i = 0..3 of ((w[2i] + nh[2i]) mod 2^64) * ((w[2i+1] + nh[2i+1]) mod 2^64), mod 2^128
+      h(i) = H[link](N(first stretch) || N(second) || ... || h(i-1)), N in 16 bytes, h in 8
+    so h(i) names the i-th block and all before it, in its namespace. 0 is no hash: it means "no block before".
+    All this is hash version 2.
+
+    DIGEST of a set of blocks: the sum, mod 2^64, of mix(h) over their hashes h, where mix is MurmurHash3's
+    finaliser: x ^= x >> 33; x *= 0xff51afd7ed558ccd; x ^= x >> 33; x *= 0xc4ceb9fe1a85ec53; x ^= x >> 33.
+    The empty set has 0.
+
+
+    BATCHES. A batch is one DeltaBatch in protobuf's encoding. It says what the tree did since the batch before it, in
+    order, and then proves it: after its events the tree holds `count` blocks whose digest is `digest`.
+    - The tree is a set of blocks. Storing one that is there, and removing one that is not, changes nothing.
+    - A block is stored after the block before it and removed after the blocks that follow it. The block before a
+      block never changes, so a reader that knows `last` finds the others of a Removed. What it does with
+      events that break this rule is its own affair: count and digest tell whether it mattered.
+    - epoch names one life of the tree: a random number, not 0, drawn when the process starts and when the cache is
+      flushed, and at no other time; a lost connection to Redis changes nothing. The tree is empty before an epoch's
+      first batch.
+    - seq counts the batches of an epoch from 1, without holes. A batch that was not delivered is sent again as it
+      was, or lost: its seq is not given to another one. A publisher whose backlog grows too large drops it and
+      skips a seq, so that readers notice.
+    - A batch follows what it tells within milliseconds (ours are sent 10 ms apart at least). A publisher with nothing
+      to say sends a batch without events each second, with the next seq: the heartbeat. The first one announces
+      the epoch. Readers give an alarm for a replica that lives and sends none for 10 s.
+    - `load` is the newest there is, in each batch. One without `load` leaves what is known.
+    - Several messages' bytes, one after another, are one message (protobuf's rule): events may be encoded where they
+      happen, and appended to a header.
+
+    A reader that stands at (epoch, seq) takes a batch
+      of the same epoch and seq + 1    applies it; if count or digest disagree, it takes a snapshot
+      of the same epoch, seq or less   passes over it
+      of the same epoch, beyond        takes a snapshot: batches are missing
+      of another epoch                 forgets all blocks and takes a snapshot (unless it knows that epoch to be over)
+    and refuses it, forgets all blocks and gives an alarm if the bytes are no DeltaBatch, epoch or seq is 0, a
+    hash stored or expected is 0, the class of a load is above 31, or block_size or hash_version is not the reader's.
+
+    SNAPSHOT. Replica.Snapshot in replica.proto: the tree as of a (epoch, seq), in chunks that are each a DeltaBatch
+    of that epoch and seq whose events store blocks or are `Expected`. The reader forgets its blocks, applies all chunks,
+    compares count and digest with the last one's, and goes on with the batches of seq + 1 and later, which it kept
+    meanwhile. The last chunk's load replaces what is known. A chunk has at most 16 MiB. seq 0 is a tree whose first
+    batch is still to come.
+
+    VERSIONS. Fields and kinds of event that are unknown are passed over; if such an event changed the tree, count and
+    digest tell. Another way to hash is another `hash_version`: readers refuse its replicas, by lease and
+    by batch, and say so, for not one of their blocks would ever match. In one model's fleet all have one block_size.
+
+
+    REDIS. All keys begin with "prefixlb:" || cluster || ":" (ours are made in proto/keys.py).
+      deltas:ID  stream, an entry a batch: one field, "batch", with the bytes. Ids are Redis' own ("*"): readers take the
+                 milliseconds in them for the batch's time. Kept: about 10,000 entries and 64 MiB (XADD MAXLEN ~, XTRIM
+                 MINID). The publisher lets it expire 10 s after each batch.
+      lease:ID   string: a Lease in protobuf's encoding, at most 4,096 bytes; SET with PX 3000 each second. A replica
+                 whose lease ran out, and that does not answer its health checks, is gone.
+      replicas   sorted set of the IDs, each scored by Redis' clock (TIME, in seconds) at its last renewal. Whoever
+                 renews also removes scores more than 10 s old and lets the set expire after 10 s. Readers look at 1,024.
+    ID is the lease's replica_id: 1 to 253 printable characters. A replica that ends deletes its keys and its ID.
+    To read: note the id of the stream's last entry, or 0-0, take a snapshot, and XREAD from there. A stream may vanish
+    and begin anew with lower ids: if nothing came for 2.5 s, compare XREVRANGE COUNT 1 with where you stand.
+
+    Besides publishing, a replica serves at its lease's address: Inference.Generate, Replica.Snapshot and Replica.Info,
+    grpc.health.v1.Health, and Replica.Tokenizer or UNIMPLEMENTED (then its router takes token ids only).
+
+    One entry of a replica's delta stream: what its tree did since the batch before. See BATCHES.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

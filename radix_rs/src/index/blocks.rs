@@ -1,4 +1,4 @@
-//! All blocks of the writer's tree: their chunks, and where a hash stands.
+//! All blocks of the index: their chunks, and where a hash stands.
 
 use super::arena::Arena;
 use super::chunk::{CHUNK, Chunk, ChunkId};

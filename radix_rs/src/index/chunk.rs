@@ -3,7 +3,7 @@
 /// Blocks in a chunk; in tests so few that small trees have many.
 pub(crate) const CHUNK: usize = if cfg!(test) { 4 } else { 32 };
 
-/// Names a chunk of the writer's tree; used again after it is freed.
+/// Names a chunk of the index; used again after it is freed.
 pub(crate) type ChunkId = u32;
 
 /// Neighbours in a run, at places that neighbouring runs do not use. Long enough that its allocation costs little

@@ -19,8 +19,8 @@ const SLACK: usize = if cfg!(test) { 16 } else { 1024 };
 const TAG_BITS: u32 = 24;
 /// Entries that a bucket has room for at least when it grows.
 const ROOM: usize = LONG / 4;
-/// Buckets.
-const MOST: usize = 1 << (TAG_BITS - 4);
+/// So many that four bits of the tag are left to tell the entries of a bucket apart.
+const MAX_BUCKETS: usize = 1 << (TAG_BITS - 4);
 
 /// A place in a chunk: `ChunkId * CHUNK + offset`.
 pub(crate) type Slot = u32;
@@ -165,7 +165,7 @@ impl Locator {
     /// Makes as many buckets as `live` blocks need, and drops invalid entries, a few buckets a call, once they
     /// outnumber the blocks.
     pub fn tidy(&mut self, live: usize, generations: &[Generation]) {
-        while live > self.buckets.len() * LONG && self.buckets.len() < MOST {
+        while live > self.buckets.len() * LONG && self.buckets.len() < MAX_BUCKETS {
             self.split();
         }
         for _ in 0..4 {

@@ -73,8 +73,6 @@ pub struct MirrorStats {
     pub count: u64,
     /// Their digest.
     pub digest: u64,
-    /// Its share of the index, roughly.
-    pub size_bytes: u64,
 }
 
 /// A prompt as the core needs it.
@@ -107,11 +105,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub fn new(policy: Policy, weights: Weights, in_flight_ttl_s: f64, seed: u64) -> Self {
+    pub fn new(policy: Policy, weights: Weights, seed: u64) -> Self {
         Self {
             fleet: Fleet::default(),
             index: Index::default(),
-            in_flight: InFlight::new(in_flight_ttl_s),
+            in_flight: InFlight::default(),
             policy,
             weights,
             random: Random::new(seed),
@@ -160,8 +158,11 @@ impl Core {
             seq: replica.position.seq,
             count: tally.count,
             digest: tally.digest,
-            size_bytes: self.index.mirror_size_bytes(id),
         })
+    }
+
+    pub fn mirror_size_bytes(&self, name: &str) -> Result<u64, RouterError> {
+        Ok(self.index.mirror_size_bytes(self.fleet.find(name)?))
     }
 
     pub fn load(&self, name: &str) -> Result<Load, RouterError> {

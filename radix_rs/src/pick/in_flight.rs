@@ -10,6 +10,9 @@ use super::pending::{Pending, Sent};
 use crate::delta::Expected;
 use crate::index::{Index, ReplicaId};
 
+/// How long a prompt is expected that nobody says anything about.
+const TTL_S: f64 = 60.0;
+
 /// Prompts of other routers that are counted on a replica.
 const MAX_ANNOUNCED: usize = 1024;
 
@@ -43,31 +46,20 @@ impl Side {
 }
 
 /// All prompts in flight, by replica and by ticket. Tickets begin with 1 and are never used again.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    ttl_s: f64,
     tickets: u64,
     requests: HashMap<u64, ReplicaId>,
     sides: Vec<Side>,
 }
 
 impl InFlight {
-    /// `ttl_s`: how long a prompt is expected that nobody says anything about.
-    pub fn new(ttl_s: f64) -> Self {
-        Self {
-            ttl_s,
-            tickets: 0,
-            requests: HashMap::new(),
-            sides: Vec::new(),
-        }
-    }
-
     /// Enters a prompt and returns its ticket.
     pub fn send(&mut self, replica: ReplicaId, sent: &Sent<'_>, now_s: f64) -> u64 {
         self.tickets += 1;
         let ticket = self.tickets;
         self.requests.insert(ticket, replica);
-        let prompt = Pending::sent(ticket, sent, now_s + self.ttl_s);
+        let prompt = Pending::sent(ticket, sent, now_s + TTL_S);
         let side = self.side(replica);
         side.requests += 1;
         side.sent.push(prompt);
@@ -158,7 +150,7 @@ impl InFlight {
             // Batches come without the time: these came since the last pick.
             let new = side.announced.iter_mut().rev();
             for prompt in new.take_while(|prompt| prompt.expires_s.is_infinite()) {
-                prompt.expires_s = now_s + self.ttl_s;
+                prompt.expires_s = now_s + TTL_S;
             }
         }
     }

@@ -19,8 +19,6 @@ pub struct Settings {
     pub policy: PolicyKind,
     /// Of the cost; finite and not negative.
     pub weights: Weights,
-    /// How long a prompt is expected that nobody says anything about.
-    pub in_flight_ttl_s: f64,
     /// Spreads ties.
     pub seed: u64,
 }
@@ -53,7 +51,6 @@ impl Router {
             core: Mutex::new(Core::new(
                 Policy::new(settings.policy),
                 settings.weights,
-                settings.in_flight_ttl_s,
                 settings.seed,
             )),
         }
@@ -122,6 +119,14 @@ impl Router {
     /// Unknown replica.
     pub fn mirror(&self, name: &str) -> Result<MirrorStats, RouterError> {
         self.core().mirror(name)
+    }
+
+    /// Its mirror's share of the index, roughly. Looks at every run, so it is for a metrics page alone.
+    ///
+    /// # Errors
+    /// Unknown replica.
+    pub fn mirror_size_bytes(&self, name: &str) -> Result<u64, RouterError> {
+        self.core().mirror_size_bytes(name)
     }
 
     /// The newest load.

@@ -31,7 +31,6 @@ fn router(policy: PolicyKind) -> Router {
             k: 1.5,
             decode: 1.0,
         },
-        in_flight_ttl_s: 60.0,
         seed: 7,
     })
 }

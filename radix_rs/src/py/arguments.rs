@@ -1,5 +1,6 @@
-//! What Python passes to a tree, as the tree takes it, or an error that says what was expected.
+//! What Python passes, as the core takes it, or an error that says what was expected.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -72,7 +73,7 @@ pub(super) fn parse_key(hash_key: &[u8]) -> PyResult<HashKey> {
     <[u8; 16]>::try_from(hash_key)
         .map(HashKey::new)
         .map_err(|_| {
-            TreeError::new_err(format!(
+            PyValueError::new_err(format!(
                 "hash_key: expected 16 bytes, got {}",
                 hash_key.len()
             ))

@@ -4,8 +4,8 @@ use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 
+use super::arguments::parse_key;
 use super::buffer::Items;
-use crate::chain::HashKey;
 use crate::error::RouterError as Error;
 use crate::pick::{self, Explained, PolicyKind, Prompt, Settings, Weights};
 
@@ -107,7 +107,6 @@ struct MirrorStats {
     seq: u64,
     count: u64,
     digest: u64,
-    size_bytes: u64,
 }
 
 #[pyclass(frozen, module = "radix_rs")]
@@ -116,28 +115,16 @@ struct Router(pick::Router);
 #[pymethods]
 impl Router {
     #[new]
-    #[pyo3(signature = (*, hash_key, policy="cost", k=1.5, decode_weight=1.0, in_flight_ttl_s=60.0, seed=0))]
-    fn new(
-        hash_key: &[u8],
-        policy: &str,
-        k: f64,
-        decode_weight: f64,
-        in_flight_ttl_s: f64,
-        seed: u64,
-    ) -> PyResult<Self> {
+    #[pyo3(signature = (*, hash_key, policy="cost", k=1.5, decode_weight=1.0, seed=0))]
+    fn new(hash_key: &[u8], policy: &str, k: f64, decode_weight: f64, seed: u64) -> PyResult<Self> {
         let policy: PolicyKind = policy.parse().map_err(PyValueError::new_err)?;
-        let hash_key = hash_key.try_into().map_err(|_| {
-            let len = hash_key.len();
-            PyValueError::new_err(format!("hash_key has {len} bytes, expected 16"))
-        })?;
         Ok(Self(pick::Router::new(&Settings {
-            hash_key: HashKey::new(hash_key),
+            hash_key: parse_key(hash_key)?,
             policy,
             weights: Weights {
                 k: at_least_0("k", k)?,
                 decode: at_least_0("decode_weight", decode_weight)?,
             },
-            in_flight_ttl_s: at_least_0("in_flight_ttl_s", in_flight_ttl_s)?,
             seed,
         })))
     }
@@ -182,8 +169,11 @@ impl Router {
             seq: mirror.seq,
             count: mirror.count,
             digest: mirror.digest,
-            size_bytes: mirror.size_bytes,
         })
+    }
+
+    fn mirror_size_bytes(&self, py: Python<'_>, replica: &str) -> PyResult<u64> {
+        Ok(py.detach(|| self.0.mirror_size_bytes(replica))?)
     }
 
     fn load(&self, replica: &str) -> PyResult<Load> {

@@ -32,8 +32,8 @@ impl Tree {
         disabled: bool,
     ) -> PyResult<Self> {
         let key = parse_key(hash_key)?;
-        let tree = tree::Tree::new(page_size.length(), block_size.length(), key, model)?
-            .with_policy(parse_policy(policy, policy_options)?);
+        let policy = parse_policy(policy, policy_options)?;
+        let tree = tree::Tree::new(page_size.length(), block_size.length(), key, model, policy)?;
         Ok(Self(if disabled { tree.disabled() } else { tree }))
     }
 

@@ -1,6 +1,6 @@
 //! What the outside is told: which blocks came and went, how many there are, and their digest.
 
-use super::key::to_u32;
+use super::length::to_u32;
 use crate::chain::{NO_PARENT, mix};
 use crate::delta::{Cleared, Event, Removed, Stored};
 

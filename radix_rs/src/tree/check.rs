@@ -15,7 +15,7 @@ impl Tree {
         self.check_slots()?;
         self.check_locks()?;
         self.check_recency()?;
-        self.check_runs()?;
+        self.check_edges()?;
         self.check_blocks(reached)
     }
 
@@ -182,27 +182,27 @@ impl Tree {
         Ok(())
     }
 
-    /// The nodes of one run lie on one path, piece after piece, and waste at most a quarter of it.
-    fn check_runs(&self) -> Result<(), TreeError> {
+    /// The nodes of one edge lie on one path, piece after piece, and waste at most a quarter of it.
+    fn check_edges(&self) -> Result<(), TreeError> {
         for (index, node) in self.nodes.iter().filter(|(_, node)| !node.is_root()) {
             let range = node.range();
             if range.start > 0 {
                 let above = &self.nodes[node.parent];
                 holds(
-                    above.run.is(&node.run) && above.range().end == range.start,
-                    || format!("node {index} does not continue its parent's run"),
+                    above.edge.is(&node.edge) && above.range().end == range.start,
+                    || format!("node {index} does not continue its parent's edge"),
                 )?;
             }
             let is_last = !self
                 .nodes
                 .children(index)
-                .any(|child| self.nodes[child].run.is(&node.run));
+                .any(|child| self.nodes[child].edge.is(&node.edge));
             holds(
-                !is_last || (node.run.len() - range.end) * 4 <= node.run.len(),
+                !is_last || (node.edge.len() - range.end) * 4 <= node.edge.len(),
                 || {
                     format!(
-                        "run of node {index} holds {} tokens, {} in use",
-                        node.run.len(),
+                        "edge of node {index} holds {} tokens, {} in use",
+                        node.edge.len(),
                         range.end
                     )
                 },

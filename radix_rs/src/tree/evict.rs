@@ -219,10 +219,10 @@ impl Tree {
         self.evictable_tokens -= node.len();
 
         let parent = node.parent;
-        let begins_run = node.range().start == 0;
+        let begins_edge = node.range().start == 0;
         drop(node);
-        if !begins_run {
-            self.shrink_run(parent);
+        if !begins_edge {
+            self.shrink_edge(parent);
         }
         self.evictable.insert(&self.nodes, parent);
         let above = &self.nodes[parent];
@@ -231,21 +231,21 @@ impl Tree {
         }
     }
 
-    /// Copy what is left of a run to a smaller one once more than a quarter of it is gone. `last` is its
+    /// Copy what is left of an edge to a smaller one once more than a quarter of it is gone. `last` is its
     /// last piece; the others are its ancestors. Each evicted token pays for at most three copied ones.
-    fn shrink_run(&mut self, last: u32) {
+    fn shrink_edge(&mut self, last: u32) {
         let node = &self.nodes[last];
         let live = node.range().end;
-        let dead = node.run.len() - live;
-        if dead * 4 <= node.run.len() {
+        let dead = node.edge.len() - live;
+        if dead * 4 <= node.edge.len() {
             return;
         }
         let hashes = node.end() / self.block_size - (node.end() - live) / self.block_size;
-        let old = node.run.clone();
+        let old = node.edge.clone();
         let new = old.prefix(live, hashes);
         let mut index = last;
-        while self.nodes[index].run.is(&old) {
-            self.nodes[index].run = new.clone();
+        while self.nodes[index].edge.is(&old) {
+            self.nodes[index].edge = new.clone();
             index = self.nodes[index].parent;
         }
     }

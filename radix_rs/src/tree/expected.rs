@@ -1,6 +1,6 @@
 //! What the tree will hold once a prompt is computed, for those who choose where the next one goes.
 
-use super::key::to_u32;
+use super::length::to_u32;
 use super::matching::{Match, Place};
 use super::namespace::Namespace;
 use super::{Tree, TreeError};

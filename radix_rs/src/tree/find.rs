@@ -1,7 +1,7 @@
 //! What a scheduler asks of requests that wait, without using anything: how much of each is cached, and
 //! which of them belong together.
 
-use super::key::common_prefix;
+use super::common_prefix::common_prefix;
 use super::matching::{Match, Place};
 use super::namespace::Namespace;
 use super::{Tree, TreeError};
@@ -88,7 +88,7 @@ impl Tree {
 mod tests {
     use super::*;
     use crate::chain::HashKey;
-    use crate::tree::Claim;
+    use crate::tree::{Claim, EvictPolicy};
 
     const PLAIN: Namespace<'_> = Namespace {
         extra_key: "",
@@ -97,7 +97,7 @@ mod tests {
     const NOWHERE: Match = Match { length: 0, node: 0 };
 
     fn holding(tokens: &[u32]) -> (Tree, u64) {
-        let mut tree = Tree::new(1, 4, HashKey::new([0; 16]), "m").unwrap();
+        let mut tree = Tree::new(1, 4, HashKey::new([0; 16]), "m", EvictPolicy::Lru).unwrap();
         let slots: Vec<i32> = (0..).take(tokens.len()).collect();
         let stored = tree.insert(tokens, &slots, Claim::default(), PLAIN);
         (tree, stored.unwrap().node)

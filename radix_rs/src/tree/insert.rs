@@ -1,6 +1,7 @@
 //! Storing what a request computed.
 
-use super::key::{Run, to_u32};
+use super::edge::Edge;
+use super::length::to_u32;
 use super::namespace::Namespace;
 use super::node::Node;
 use super::{Tree, TreeError};
@@ -134,8 +135,8 @@ impl Tree {
         );
         self.blocks.store(before, &hashes);
 
-        let run = Run::new(&tokens[start..], &slots[start..], &hashes);
-        let leaf = self.nodes.add(Node::leaf(run, start), parent);
+        let edge = Edge::new(&tokens[start..], &slots[start..], &hashes);
+        let leaf = self.nodes.add(Node::leaf(edge, start), parent);
         self.evictable_tokens += tokens.len() - start;
         leaf
     }

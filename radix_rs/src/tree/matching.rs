@@ -1,6 +1,6 @@
 //! Finding the longest cached prefix.
 
-use super::key::common_prefix;
+use super::common_prefix::common_prefix;
 use super::namespace::Namespace;
 use super::node::Node;
 use super::slots::Slots;

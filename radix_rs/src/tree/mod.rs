@@ -28,11 +28,13 @@
 mod arena;
 mod blocks;
 mod check;
+mod common_prefix;
+mod edge;
 mod evict;
 mod expected;
 mod find;
 mod insert;
-mod key;
+mod length;
 mod lock;
 mod matching;
 mod namespace;
@@ -100,7 +102,7 @@ pub struct TreeStats {
 }
 
 impl Tree {
-    /// An empty tree of `model`, the first field of every namespace's seed.
+    /// An empty tree of `model`, the first field of every namespace's seed, that evicts by `policy`.
     ///
     /// # Errors
     /// [`TreeError::Sizes`].
@@ -109,6 +111,7 @@ impl Tree {
         block_size: usize,
         hash_key: HashKey,
         model: &str,
+        policy: EvictPolicy,
     ) -> Result<Self, TreeError> {
         let possible = 1..=u32::MAX as usize;
         if !possible.contains(&page_size)
@@ -132,24 +135,13 @@ impl Tree {
             root,
             namespaces: Namespaces::default(),
             receipts: Arena::default(),
-            evictable: Evictable::default(),
+            evictable: Evictable::new(policy),
             clock: 0,
             evictable_tokens: 0,
             protected_tokens: 0,
             evicted_total: 0,
             blocks: BlockLog::default(),
         })
-    }
-
-    /// The same tree with another order of eviction than least recently used.
-    #[must_use]
-    pub fn with_policy(mut self, policy: EvictPolicy) -> Self {
-        self.evictable = Evictable::new(policy);
-        let nodes = &self.nodes;
-        nodes
-            .iter()
-            .for_each(|(index, _)| self.evictable.insert(nodes, index));
-        self
     }
 
     /// The same tree without a memory: every key is empty to it, so it holds nothing and says nothing.

@@ -2,16 +2,17 @@
 
 use std::ops::Range;
 
-use super::key::{Run, to_u32};
+use super::edge::Edge;
+use super::length::to_u32;
 use super::slots::Slots;
 
 /// The index of no node: the parent of a root, the end of a list of siblings.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A node owns `len` tokens of its run, from `offset` on. Roots own none.
+/// A node owns `len` tokens of its edge, from `offset` on. Roots own none.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub run: Run,
+    pub edge: Edge,
     offset: u32,
     len: u32,
     /// Tokens from the root to the end of this node.
@@ -39,7 +40,7 @@ impl Default for Node {
     /// A root.
     fn default() -> Self {
         Self {
-            run: Run::default(),
+            edge: Edge::default(),
             offset: 0,
             len: 0,
             end: 0,
@@ -59,11 +60,11 @@ impl Default for Node {
 }
 
 impl Node {
-    /// A node that owns all of `run` and begins `start` tokens from the root.
-    pub fn leaf(run: Run, start: usize) -> Self {
-        let len = to_u32(run.len());
+    /// A node that owns all of `edge` and begins `start` tokens from the root.
+    pub fn leaf(edge: Edge, start: usize) -> Self {
+        let len = to_u32(edge.len());
         Self {
-            run,
+            edge,
             len,
             end: to_u32(start) + len,
             ..Self::default()
@@ -91,17 +92,17 @@ impl Node {
         self.num_children == 0 && self.lock_ref == 0 && !self.is_root()
     }
 
-    /// Its part of the run.
+    /// Its part of the edge.
     pub fn range(&self) -> Range<usize> {
         self.offset as usize..(self.offset + self.len) as usize
     }
 
     pub fn tokens(&self) -> &[u32] {
-        self.run.tokens(self.range())
+        self.edge.tokens(self.range())
     }
 
     pub fn slots(&self) -> impl Iterator<Item = i32> + Clone + '_ {
-        self.run.slots(self.range()).flat_map(|(_, row)| row)
+        self.edge.slots(self.range()).flat_map(|(_, row)| row)
     }
 
     /// Those at positions from `since` on, row by row, each with its position; positions are counted from
@@ -109,14 +110,14 @@ impl Node {
     pub fn slots_since(&self, since: usize) -> impl Iterator<Item = (usize, Slots<'_>)> + '_ {
         let Range { start, end } = self.range();
         let from = start + since.saturating_sub(self.start());
-        let before_run = self.start() - start;
-        self.run
+        let before_edge = self.start() - start;
+        self.edge
             .slots(from..end)
-            .map(move |(at, row)| (before_run + at, row))
+            .map(move |(at, row)| (before_edge + at, row))
     }
 
     pub fn append_slots(&self, out: &mut Vec<i32>) {
-        for (_, row) in self.run.slots(self.range()) {
+        for (_, row) in self.edge.slots(self.range()) {
             row.append_to(out);
         }
     }
@@ -126,10 +127,10 @@ impl Node {
         &self,
         block_size: usize,
     ) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
-        // Blocks are numbered from the root; the run holds those that end in it.
-        let before_run = (self.start() - self.offset as usize) / block_size;
-        self.run
-            .hashes(self.start() / block_size - before_run..self.end() / block_size - before_run)
+        // Blocks are numbered from the root; the edge holds those that end in it.
+        let before_edge = (self.start() - self.offset as usize) / block_size;
+        self.edge
+            .hashes(self.start() / block_size - before_edge..self.end() / block_size - before_edge)
     }
 
     /// Split off the first `at` tokens as a node of its own, above this one.
@@ -137,7 +138,7 @@ impl Node {
         let at = to_u32(at);
         debug_assert!(0 < at && at < self.len);
         let upper = Self {
-            run: self.run.clone(),
+            edge: self.edge.clone(),
             offset: self.offset,
             len: at,
             end: self.end - self.len + at,

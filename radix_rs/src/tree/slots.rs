@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use super::key::to_u32;
+use super::length::to_u32;
 
 /// Slots of consecutive positions: an iterator that can also be emptied in one go.
 #[derive(Clone, Debug)]

@@ -127,9 +127,7 @@ impl Tape {
         Self {
             page_size,
             compare_every: choices.of(&[1, 8, 64]),
-            tree: Tree::new(page_size, block_size, key, "m")
-                .unwrap()
-                .with_policy(policy),
+            tree: Tree::new(page_size, block_size, key, "m", policy).unwrap(),
             naive: Naive::new(page_size, block_size, key, policy),
             free: Vec::new(),
             made: 0,

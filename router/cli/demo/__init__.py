@@ -10,7 +10,7 @@ from functools import partial
 import grpc
 
 from proto.client import CHANNEL_OPTIONS, Client
-from proto.errors import LBError, error_from_status
+from proto.errors import LBError, from_status
 from proto.prefixlb.v1.replica_pb2 import FlushRequest, InfoResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from router.cli import console
@@ -136,11 +136,9 @@ def empty_caches(cluster: LocalCluster) -> None:
     for replica in cluster.replicas:
         with Client(replica.address) as client:
             client.complete("Good morning", max_tokens=2)
-        with grpc.insecure_channel(replica.address, options=CHANNEL_OPTIONS) as channel:
-            try:
-                ReplicaStub(channel).Flush(FlushRequest(), timeout=5.0)
-            except grpc.RpcError as error:
-                raise error_from_status(error.code(), error.details()) from error
+        channel = grpc.insecure_channel(replica.address, options=CHANNEL_OPTIONS)
+        with channel, from_status():
+            ReplicaStub(channel).Flush(FlushRequest(), timeout=5.0)
     when_quiet(cluster.router.address)
 
 

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from proto.answer import Result
 from router.cli import console
+from router.cli.console import percent
 from router.cli.demo.play import Played
-from router.cli.status import percent
 
 
 @dataclass(frozen=True)

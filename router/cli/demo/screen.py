@@ -9,8 +9,8 @@ from rich.live import Live
 from rich.text import Text
 
 from proto.answer import Result
+from router.cli.console import percent
 from router.cli.demo.workload import Turn
-from router.cli.status import percent
 
 HEADER = (
     f"{'':>3} {'conversation':<13} {'turn':>4}  {'replica':<10} {'reason':<7} "

@@ -150,7 +150,6 @@ pub fn router(replicas: usize) -> (Router, Vec<String>) {
             k: 1.5,
             decode: 1.0,
         },
-        in_flight_ttl_s: 60.0,
         seed: 0,
     });
     let empty = DeltaBatch {

@@ -1,9 +1,14 @@
-"""Which metadata passes through, and which is this hop's own."""
+"""What a call's metadata means: what passes through, and what only a router says."""
 
 from collections.abc import Iterable
 
 CONTROL = "prefixlb-"
 """Only a router says these; from a client or replica they are dropped."""
+
+REPLICA = CONTROL + "replica"
+MATCHED_TOKENS = CONTROL + "matched-tokens"
+REASON = CONTROL + "reason"
+"""Where a request went, and why; see inference.proto."""
 
 HOP = ("grpc-", ":")
 HOP_KEYS = frozenset(

@@ -3,28 +3,29 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::length::to_u32;
 use super::slots::{Slots, rows};
 
 /// What one insert stored, shared by the nodes it was split into since.
 ///
 /// Each of those nodes owns a range of it, so a split copies nothing. They lie on one path, the pieces in
-/// order, and leaves go first: what is still owned is always a prefix of the run.
+/// order, and leaves go first: what is still owned is always a prefix of the edge.
 ///
 /// One allocation: the number of tokens n, the number of rows of slots r, n token ids; two words for each
 /// row, the position and the slot it begins with, or n slots if r is 0; two words for each hash. Tokens
 /// stand where their offset says without a look at n.
 #[derive(Clone, Debug)]
-pub(super) struct Run(Arc<[u32]>);
+pub(super) struct Edge(Arc<[u32]>);
 
 const TOKENS: usize = 2;
 
-impl Default for Run {
+impl Default for Edge {
     fn default() -> Self {
         Self(Arc::new([0; TOKENS]))
     }
 }
 
-impl Run {
+impl Edge {
     /// `slots` may be longer than `tokens`.
     pub fn new(tokens: &[u32], slots: &[i32], hashes: &[u64]) -> Self {
         let count = tokens.len();
@@ -103,7 +104,7 @@ impl Run {
         self.0[TOKENS + self.len()..][..words].as_chunks().0
     }
 
-    /// The hashes of those blocks that end in the run, by their numbers.
+    /// The hashes of those blocks that end in the edge, by their numbers.
     pub fn hashes(
         &self,
         range: Range<usize>,
@@ -118,7 +119,7 @@ impl Run {
             .map(|&[low, high]| u64::from(low) | u64::from(high) << 32)
     }
 
-    /// The same run with its first `count` tokens and `hashes` hashes alone, copied.
+    /// The same edge with its first `count` tokens and `hashes` hashes alone, copied.
     pub fn prefix(&self, count: usize, hashes: usize) -> Self {
         let mut slots = Vec::with_capacity(count);
         for (_, row) in self.slots(0..count) {
@@ -133,62 +134,19 @@ impl Run {
     }
 }
 
-/// Positions and lengths are u32: `TreeError::KeyTooLong` guards the entrance.
-#[expect(clippy::cast_possible_truncation, reason = "see above")]
-pub(super) fn to_u32(length: usize) -> u32 {
-    debug_assert!(u32::try_from(length).is_ok());
-    length as u32
-}
-
 /// Lower half first.
 #[expect(clippy::cast_possible_truncation, reason = "to take a half is meant")]
 fn halves(hash: u64) -> [u32; 2] {
     [hash as u32, (hash >> 32) as u32]
 }
 
-/// How many leading tokens two keys share.
-pub(super) fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    let shorter = a.len().min(b.len());
-    let (a, b) = (&a[..shorter], &b[..shorter]);
-    // A comparison of slices is a memcmp; the coarse step finds the place, the fine ones narrow it.
-    let coarse = skip_equal::<1024>(a, b, 0);
-    let fine = skip_equal::<32>(a, b, coarse);
-    fine + a[fine..]
-        .iter()
-        .zip(&b[fine..])
-        .take_while(|(a, b)| a == b)
-        .count()
-}
-
-/// From `start`, past all chunks of `N` that are equal.
-fn skip_equal<const N: usize>(a: &[u32], b: &[u32], start: usize) -> usize {
-    let equal = a[start..]
-        .chunks_exact(N)
-        .zip(b[start..].chunks_exact(N))
-        .take_while(|(a, b)| a == b)
-        .count();
-    start + equal * N
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn common_prefix_finds_every_place_of_a_difference() {
-        let a: Vec<u32> = (0..2500).collect();
-        for place in 0..a.len() {
-            let mut b = a.clone();
-            b[place] = u32::MAX;
-            assert_eq!(common_prefix(&a, &b), place);
-            assert_eq!(common_prefix(&a, &a[..place]), place);
-        }
-        assert_eq!(common_prefix(&a, &a), 2500);
-    }
-
-    fn all_slots(run: &Run, range: Range<usize>) -> Vec<i32> {
+    fn all_slots(edge: &Edge, range: Range<usize>) -> Vec<i32> {
         let mut all = vec![];
-        for (start, row) in run.slots(range.clone()) {
+        for (start, row) in edge.slots(range.clone()) {
             assert_eq!(start, range.start + all.len());
             row.append_to(&mut all);
         }
@@ -196,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_gives_back_what_it_was_made_of() {
+    fn an_edge_gives_back_what_it_was_made_of() {
         for slots in [
             [-1, 7, i32::MAX, 4, 9],
             [1, 2, 3, 4, 9],
@@ -205,14 +163,14 @@ mod tests {
         ] {
             let tokens = [1, u32::MAX, 3, 4];
             let hashes = [u64::MAX, 1 << 40];
-            let run = Run::new(&tokens, &slots, &hashes);
-            assert_eq!(run.len(), 4);
-            assert_eq!(run.tokens(1..3), [u32::MAX, 3]);
+            let edge = Edge::new(&tokens, &slots, &hashes);
+            assert_eq!(edge.len(), 4);
+            assert_eq!(edge.tokens(1..3), [u32::MAX, 3]);
             for (start, end) in (0..=4).flat_map(|start| (start..=4).map(move |end| (start, end))) {
-                assert_eq!(all_slots(&run, start..end), slots[start..end]);
+                assert_eq!(all_slots(&edge, start..end), slots[start..end]);
             }
-            assert!(run.hashes(0..2).eq(hashes));
-            let prefix = run.prefix(3, 1);
+            assert!(edge.hashes(0..2).eq(hashes));
+            let prefix = edge.prefix(3, 1);
             assert_eq!((prefix.len(), prefix.tokens(0..3)), (3, &tokens[..3]));
             assert_eq!(
                 (all_slots(&prefix, 0..3), prefix.hashes(0..1).next()),

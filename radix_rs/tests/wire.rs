@@ -1,0 +1,141 @@
+//! The vectors of `proto/prefixlb/v1/delta.proto`, which say what the wire is, against this crate.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use radix_rs::chain::{
+    HASH_VERSION, HashKey, extend_chain, key_check, mix, namespace_seed, next_hash,
+};
+use radix_rs::pick::{PolicyKind, Router, Settings, Weights};
+use serde_json::Value;
+
+fn vectors() -> Value {
+    serde_json::from_str(include_str!("../../proto/prefixlb/v1/vectors.json")).unwrap()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap()
+}
+
+fn number(value: &Value) -> u64 {
+    u64::from_str_radix(text(value), 16).unwrap()
+}
+
+fn numbers(value: &Value) -> Vec<u64> {
+    list(value).iter().map(number).collect()
+}
+
+fn bytes(value: &Value) -> Vec<u8> {
+    let (pairs, rest) = text(value).as_bytes().as_chunks::<2>();
+    assert!(rest.is_empty());
+    let digits = pairs.iter().map(|pair| str::from_utf8(pair).unwrap());
+    digits
+        .map(|digits| u8::from_str_radix(digits, 16).unwrap())
+        .collect()
+}
+
+fn key(vectors: &Value) -> HashKey {
+    HashKey::derive(&bytes(&vectors["secret_of_what_follows"]))
+}
+
+fn seed(key: &HashKey, of: &Value) -> u64 {
+    let [model, extra_key, cache_salt] =
+        ["model", "extra_key", "cache_salt"].map(|name| text(&of[name]));
+    namespace_seed(key, model, extra_key, cache_salt)
+}
+
+#[test]
+fn keys_follow_from_the_secret() {
+    let vectors = vectors();
+    assert_eq!(
+        vectors["hash_version"].as_u64(),
+        Some(u64::from(HASH_VERSION))
+    );
+    for each in list(&vectors["keys"]) {
+        let key = HashKey::derive(&bytes(&each["secret"]));
+        assert_eq!(key.bytes().to_vec(), bytes(&each["key"]));
+        assert_eq!(key_check(&key), number(&each["key_check"]));
+    }
+}
+
+#[test]
+fn blocks_have_the_hashes_block_by_block_and_all_at_once() {
+    let vectors = vectors();
+    let key = key(&vectors);
+    for each in list(&vectors["namespaces"]) {
+        assert_eq!(seed(&key, each), number(&each["h0"]), "{each}");
+    }
+    for each in list(&vectors["chains"]) {
+        let tokens: Vec<u32> = list(&each["tokens"])
+            .iter()
+            .map(|token| token.as_u64().unwrap().try_into().unwrap())
+            .collect();
+        let block_size = usize::try_from(each["block_size"].as_u64().unwrap()).unwrap();
+        let mut chain = Vec::new();
+        extend_chain(&key, seed(&key, each), &tokens, block_size, &mut chain);
+        assert_eq!(chain, numbers(&each["hashes"]), "{each}");
+        let mut previous = seed(&key, each);
+        for (block, &hash) in tokens.chunks_exact(block_size).zip(&chain) {
+            previous = next_hash(&key, previous, block);
+            assert_eq!(previous, hash);
+        }
+    }
+    for pair in list(&vectors["mix"]) {
+        assert_eq!(mix(number(&pair[0])), number(&pair[1]));
+    }
+}
+
+/// A router that has taken the snapshot of replica "r".
+fn router(vectors: &Value) -> Router {
+    let router = Router::new(&Settings {
+        hash_key: key(vectors),
+        policy: PolicyKind::Cost,
+        weights: Weights {
+            k: 1.0,
+            decode: 1.0,
+        },
+        in_flight_ttl_s: 60.0,
+        seed: 0,
+    });
+    let block_size = vectors["block_size"].as_u64().unwrap();
+    router
+        .add_replica("r", "m", block_size.try_into().unwrap())
+        .unwrap();
+    let (last, chunks) = list(&vectors["snapshot"]).split_last().unwrap();
+    for chunk in chunks {
+        router.apply_snapshot("r", &bytes(chunk), false).unwrap();
+    }
+    let applied = router.apply_snapshot("r", &bytes(last), true).unwrap();
+    assert_eq!(applied.outcome.name(), "applied");
+    router
+}
+
+#[test]
+fn every_batch_has_its_outcome_and_leaves_the_blocks() {
+    let vectors = vectors();
+    let router = router(&vectors);
+    for each in list(&vectors["batches"]) {
+        let applied = router.apply("r", &bytes(&each["bytes"])).unwrap();
+        assert_eq!(applied.outcome.name(), text(&each["outcome"]), "{each}");
+        assert_eq!(
+            router.blocks("r").unwrap(),
+            numbers(&each["blocks"]),
+            "{each}"
+        );
+        router.check().unwrap();
+    }
+}
+
+#[test]
+fn what_is_no_batch_of_this_kind_is_refused_and_changes_nothing() {
+    let vectors = vectors();
+    let router = router(&vectors);
+    let before = router.blocks("r").unwrap();
+    for each in list(&vectors["refused"]) {
+        assert!(router.apply("r", &bytes(&each["bytes"])).is_err(), "{each}");
+        assert_eq!(router.blocks("r").unwrap(), before, "{each}");
+    }
+}

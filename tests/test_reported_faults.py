@@ -1,0 +1,380 @@
+"""Faults that users of such systems reported, and the tests that prove this one does not have them.
+
+ 1. llm-d-router#2853: an engine restarts in place, its old blocks still score.
+    test_reported_faults.test_a_killed_replica_is_back_with_an_empty_mirror_and_is_not_preferred
+    test_cluster.test_killed_replica_comes_back_empty_at_its_address
+ 2. llm-d-router#1736: a deleted replica's queued events add its blocks again.
+    test_reported_faults.test_ten_thousand_queued_batches_of_a_replica_that_left_add_nothing
+    test_router_mirror.test_batches_of_a_replica_that_left_come_to_nothing
+ 3. kthena#1428, #1541: a restart of the engine and one of its connection are taken for each other.
+    test_reported_faults.test_a_killed_replica_is_back_with_an_empty_mirror_and_is_not_preferred
+    test_reported_faults.test_a_replica_whose_connections_to_redis_break_keeps_its_mirror
+    test_announcement.test_redis_away_and_back_costs_no_request_and_no_batch
+ 4. kthena#1223: what a dead replica owns never expires.
+    test_reported_faults.test_a_killed_replica_is_gone_from_router_and_redis_in_time
+    test_router_faults.test_the_mirror_of_a_dead_replica_goes_with_its_lease_and_its_next_life_starts_empty
+ 5. aibrix#2287: a flush of an idle engine reaches nobody.
+    test_reported_faults.test_a_flush_of_an_idle_replica_empties_its_mirror_within_a_heartbeat
+    test_announcement.test_a_flush_while_idle_reaches_redis_by_itself_and_while_busy_is_refused
+ 6. aibrix#2723: one replica's eviction takes the block from all, and a counter below zero.
+    test_router_mirror.test_replicas_hold_the_same_blocks_independently
+    index/tests.rs:one_replicas_eviction_leaves_the_others_match
+ 7. llm-d-router#1737: the sequence is read and never compared.
+    test_router_mirror.test_batches_taken_from_the_stream_before_they_are_read_cost_one_snapshot
+    test_router_alarms.test_a_gap_and_its_resync_are_counted
+ 8. dynamo#1056: a restarted router knows nothing of warm replicas.
+    test_router_mirror.test_a_router_that_starts_late_knows_the_trees_before_it_says_so
+ 9. redis#13473, #13957: a stream trimmed while nobody read it looks whole.
+    test_reported_faults.test_a_stream_trimmed_while_the_router_was_away_is_no_loss
+    test_router_mirror.test_batches_taken_from_the_stream_before_they_are_read_cost_one_snapshot
+10. dynamo#7072: one gap leads to resync after resync.
+    test_router_mirror.test_one_gap_in_a_steady_stream_costs_exactly_one_snapshot
+    test_mirror.test_a_gap_costs_exactly_one_snapshot_however_many_batches_come_meanwhile
+11. dynamo#7863: a replica that registers again is compared with its former sequence.
+    test_reported_faults.test_a_replica_that_joins_again_is_followed_from_its_first_batch
+12. dynamo#8012, llm-d-kv-cache#680: a block announced twice goes with the first removal, or never.
+    test_wire.test_a_router_takes_each_batch_as_it_should
+    index/tests.rs:a_block_stored_twice_goes_with_one_removal
+16. vllm#44701, sglang#24568: tenants share blocks by a salt that equals a name, or is not hashed.
+    test_router_routing.test_namespaces_share_no_prefix
+    test_generate.test_namespaces_share_nothing
+    test_privacy.test_nothing_in_redis_contains_a_prompt_and_namespaces_share_no_block
+17. dynamo#1232, #9376: another block size turns cache routing off in silence.
+    test_router_discovery.test_another_block_size_than_the_models_is_refused_loudly_and_used_once_it_fits
+    test_router_alarms.test_batches_of_another_kind_are_refused_loudly_and_nothing_is_believed
+18. dynamo#12315: the load of clients that vanished stays booked.
+    test_reported_faults.test_a_thousand_streams_given_up_in_three_ways_leave_nothing
+    test_main_job.test_two_hundred_requests_with_cancels_and_deadlines_leave_nothing
+    test_router_discovery.test_a_lease_that_is_gone_for_a_moment_cuts_no_answer
+19. vllm-project/router#238, sglang#32195: one hot replica switches prefix routing off for all.
+    test_reported_faults.test_one_hot_replica_costs_the_others_no_affinity_and_gets_nothing_cold
+20. production-stack#1073: few long answers make a replica look idle.
+    test_reported_faults.test_a_replica_with_long_answers_gets_less_than_its_share_of_cold_requests
+"""
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import redis
+
+import tests
+from proto import keys
+from proto.client import Client
+from proto.prefixlb.v1.admin_pb2 import Candidate, ExplainRequest, PickRequest
+from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
+from proto.prefixlb.v1.replica_pb2 import FlushRequest
+from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
+from proto.redis_client import open_redis
+from router.cli.child import Child
+from router.cli.cluster import LocalCluster
+from router.cli.fleet_view import ReplicaView, view_fleet
+from router.cli.readiness import serves
+from tests.fake_replica import FakeReplica, Script, replicas
+from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
+from tests.tiny_model import write_tiny_model
+
+pytestmark = pytest.mark.redis
+
+PROMPT = list(range(3, 203))
+
+
+def test_every_test_of_the_table_exists() -> None:
+    directory = Path(tests.__file__).parent
+    rows = re.findall(r"^    (\w+)\.(test_\w+)$", __doc__ or "", re.MULTILINE)
+    rust = re.findall(r"^    ([\w/]+\.rs):(\w+)$", __doc__ or "", re.MULTILINE)
+    assert len(rows) + len(rust) > 30
+    for module, name in rows:
+        assert f"def {name}(" in (directory / f"{module}.py").read_text(), name
+    for path, name in rust:
+        source = directory.parent / "radix_rs" / "src" / path
+        assert f"fn {name}()" in source.read_text(), name
+
+
+# With a router in this process and replicas without a model
+
+
+async def test_ten_thousand_queued_batches_of_a_replica_that_left_add_nothing(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    stream = keys.deltas("test", "r0")
+    async with open_redis(redis_url) as client, live_router(redis_url) as router:
+        async with replicas(r0):
+            await r0.store(prompt_of(40))
+            await router.synced(r0)
+        events = r0.blocks.store(r0.chain(prompt_of(40, 1)))
+        async with client.pipeline(transaction=True) as transaction:
+            for _ in range(10_000):
+                r0.seq += 1
+                transaction.xadd(stream, {keys.BATCH_FIELD: r0._batch(events).SerializeToString()})
+            transaction.delete(keys.lease("test", "r0"))
+            await transaction.execute()
+        router.parts.fleet.update([])
+        members, ends_s = router.parts.fleet.members, time.monotonic() + 2.0
+        while time.monotonic() < ends_s:
+            # The next look at the leases may still have it in its view: then it begins empty.
+            assert "r0" not in members or router.parts.router.mirror("r0").count == 0
+            await asyncio.sleep(0.02)
+        assert "r0" not in members
+        await r0.restart()
+        try:
+            await router.synced(r0)
+            assert router.parts.router.mirror("r0").count == 0
+        finally:
+            await r0.kill()
+
+
+async def test_a_stream_trimmed_while_the_router_was_away_is_no_loss(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    stream = keys.deltas("test", "r0")
+    async with open_redis(redis_url) as client, replicas(r0):
+        async with live_router(redis_url) as router:
+            await router.synced(r0)
+
+        async def trimmed(batch: bytes) -> None:
+            await client.xadd(stream, {keys.BATCH_FIELD: batch}, maxlen=100, approximate=False)
+
+        r0.send = trimmed
+        for number in range(1000):
+            await r0.store(prompt_of(4, number))
+        async with live_router(redis_url) as router:
+            await router.ready()
+            assert router.equal(r0) and r0.blocks.count == 1000
+            await r0.store(prompt_of(40))
+            await router.synced(r0)
+            status = (await router.statuses())["r0"]
+            assert (status.gaps, status.snapshots) == (0, 1)
+
+
+async def test_a_replica_that_joins_again_is_followed_from_its_first_batch(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.seq = 5000
+    async with live_router(redis_url) as router:
+        for prompts in (3, 5):
+            async with replicas(r0):
+                await until(lambda: "r0" in router.parts.fleet.members)
+                for number in range(prompts):
+                    await r0.store(prompt_of(40, number))
+                await router.synced(r0)
+                assert router.parts.router.mirror("r0").count == 10 * prompts
+                assert (await router.statuses())["r0"].gaps == 0
+            router.parts.fleet.update([])
+            r0.new_epoch()
+
+
+def load(replica: FakeReplica, **figures: int) -> None:
+    for name, value in figures.items():
+        setattr(replica.load, name, value)
+
+
+async def picked(router: LiveRouter, prompt: list[int]) -> str:
+    answer = await router.admin.Pick(PickRequest(request=request_of(prompt)))
+    return str(answer.replica_id)
+
+
+async def test_one_hot_replica_costs_the_others_no_affinity_and_gets_nothing_cold(
+    redis_url: str,
+) -> None:
+    fleet = [FakeReplica(f"r{number}", redis_url) for number in range(4)]
+    load(fleet[0], waiting=50, pending_tokens=100_000, running=20)  # and has the smallest tree
+    async with replicas(*fleet), live_router(redis_url) as router:
+        for number, replica in enumerate(fleet[1:], start=1):
+            await replica.store(prompt_of(64, number))
+        await router.synced(*fleet)
+        kept = 0
+        for number in (1, 2, 3):
+            for tail in range(20):
+                prompt = prompt_of(64, number) + prompt_of(32, 100 + tail)
+                kept += await picked(router, prompt) == f"r{number}"
+        assert kept >= 57, "95 % of 60"
+        cold = [await picked(router, prompt_of(96, 200 + number)) for number in range(30)]
+        assert "r0" not in cold
+
+
+async def test_a_replica_with_long_answers_gets_less_than_its_share_of_cold_requests(
+    redis_url: str,
+) -> None:
+    """It has answered nothing lately, so by requests a second it looks idle."""
+    r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
+    load(r0, running=10, total_slots=10_000, free_slots=5_000)
+    load(r1, running=0, total_slots=10_000, free_slots=10_000)
+    async with replicas(r0, r1), live_router(redis_url) as router:
+        await router.synced(r0, r1)
+        for number in range(30):
+            assert (await router.generate(prompt_of(40, number))).code is grpc.StatusCode.OK
+        assert len(r0.served) < 15 and len(r0.served) + len(r1.served) == 30
+
+
+CLIENT = """
+import asyncio, sys
+from grpc import aio
+from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
+from tests.live_router import request_of
+
+async def main():
+    async with aio.insecure_channel(sys.argv[1]) as channel:
+        stub = InferenceStub(channel)
+        calls = [stub.Generate(request_of([1, 2, 3])) for _ in range(int(sys.argv[2]))]
+        await asyncio.gather(*(call.read() for call in calls))
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_a_thousand_streams_given_up_in_three_ways_leave_nothing(redis_url: str) -> None:
+    """Cancelled, past their deadline, and of a client that was killed."""
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(tokens=10_000, gap_s=1.0, store=False)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        state, index = router.member(r0).state, router.parts.router
+        address = f"127.0.0.1:{router.running.port}"
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, address, "334")
+        try:
+            await until(lambda: index.in_flight("r0") == 334, 60.0, "the client's are in flight")
+            cancelled = [router.inference.Generate(request_of([1, 2, 3])) for _ in range(333)]
+            await asyncio.gather(*(call.read() for call in cancelled))
+            late = [router.inference.Generate(request_of([4]), timeout=3.0) for _ in range(333)]
+            await until(lambda: index.in_flight("r0") >= 700, 60.0, "most are in flight")
+            codes = await asyncio.gather(*(call.code() for call in late))
+            assert set(codes) == {grpc.StatusCode.DEADLINE_EXCEEDED}
+        finally:
+            process.kill()
+            await process.wait()
+        for call in cancelled:
+            call.cancel()
+        await until(
+            lambda: index.in_flight("r0") == r0.running == 0 and not state.calls,
+            5.0,
+            "nothing in flight",
+        )
+        assert router.parts.admission.inflight == 0
+
+
+# With real processes
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("faults")
+    write_tiny_model(directory / "tiny")
+    flags = ("--slots", "4096")
+    with LocalCluster(
+        model=directory / "tiny", state_dir=directory, replica_flags=flags
+    ) as cluster:
+        yield cluster
+
+
+def seen(cluster: LocalCluster, name: str) -> ReplicaView | None:
+    views = view_fleet(cluster.router.address)
+    return next((view for view in views if view.replica_id == name), None)
+
+
+def mirrored(cluster: LocalCluster, name: str) -> ReplicaView:
+    """The replica, as soon as its mirror equals its tree."""
+    view: list[ReplicaView | None] = [None]
+
+    def equal() -> bool:
+        view[0] = seen(cluster, name)
+        return view[0] is not None and view[0].mirror_equals_tree
+
+    eventually(equal)
+    assert view[0] is not None
+    return view[0]
+
+
+def eventually(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline_s, f"not within {timeout_s} s"
+        time.sleep(0.02)
+
+
+def warm(cluster: LocalCluster, seed: int) -> tuple[Child, list[int]]:
+    """A prompt, and the replica that has it cached; its mirror says so."""
+    prompt = [3 + (token * seed) % 200 for token in PROMPT]
+    with Client(cluster.router.address) as client:
+        route = client.complete(prompt, max_tokens=1).route
+    assert route
+    assert mirrored(cluster, route.replica).status.count >= len(prompt) // 16
+    return next(child for child in cluster.replicas if child.name == route.replica), prompt
+
+
+def candidate(cluster: LocalCluster, name: str, prompt: list[int]) -> Candidate:
+    with grpc.insecure_channel(cluster.router.address) as channel:
+        explained = AdminStub(channel).Explain(ExplainRequest(request=request_of(prompt)))
+    return next(each for each in explained.candidates if each.replica_id == name)
+
+
+@pytest.mark.slow
+def test_a_killed_replica_is_back_with_an_empty_mirror_and_is_not_preferred(
+    cluster: LocalCluster,
+) -> None:
+    victim, prompt = warm(cluster, 3)
+    assert candidate(cluster, victim.name, prompt).matched_tokens >= 192
+    victim.kill()
+    victim.start()
+    eventually(lambda: serves(victim.address), 60.0)
+    assert mirrored(cluster, victim.name).status.count == 0
+    assert candidate(cluster, victim.name, prompt).matched_tokens == 0
+
+
+@pytest.mark.slow
+def test_a_replica_whose_connections_to_redis_break_keeps_its_mirror(
+    cluster: LocalCluster,
+) -> None:
+    name = warm(cluster, 7)[0].name
+    before = mirrored(cluster, name).status
+    broken = 0
+    with redis.Redis.from_url(cluster.redis_url) as client:
+        for _ in range(20):
+            broken += client.client_kill_filter(_type="normal", skipme=True)
+            now = seen(cluster, name)
+            assert now is not None
+            assert (now.status.epoch, now.status.count) == (before.epoch, before.count)
+            time.sleep(0.05)
+    assert broken > 20
+    eventually(lambda: mirrored(cluster, name).status.seq > before.seq)
+    after = mirrored(cluster, name).status
+    assert (after.epoch, after.count, after.digest) == (before.epoch, before.count, before.digest)
+
+
+@pytest.mark.slow
+def test_a_flush_of_an_idle_replica_empties_its_mirror_within_a_heartbeat(
+    cluster: LocalCluster,
+) -> None:
+    replica, _ = warm(cluster, 11)
+    with grpc.insecure_channel(replica.address) as channel:
+        flushed = ReplicaStub(channel).Flush(FlushRequest())
+    assert flushed.flushed_tokens >= 192
+
+    def empty() -> bool:
+        view = seen(cluster, replica.name)
+        return view is not None and view.status.count == 0
+
+    eventually(empty, keys.LEASE_PERIOD_S + 0.5)
+    assert mirrored(cluster, replica.name).status.epoch == flushed.epoch
+
+
+@pytest.mark.slow
+def test_a_killed_replica_is_gone_from_router_and_redis_in_time(cluster: LocalCluster) -> None:
+    victim, _ = warm(cluster, 13)
+    victim.kill()
+    with redis.Redis.from_url(cluster.redis_url) as client:
+        # Its health is asked twice, a second apart, before it is taken for dead.
+        eventually(lambda: seen(cluster, victim.name) is None, keys.LEASE_TTL_S + 3.0)
+
+        def gone() -> bool:
+            names = [*client.scan_iter(), *client.zrange(keys.members("local"), 0, -1)]
+            return bool(names) and not any(victim.name.encode() in name for name in names)
+
+        eventually(gone, keys.REMAINS_TTL_S + 2 * keys.LEASE_PERIOD_S)
+    cluster.start()

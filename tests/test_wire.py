@@ -1,0 +1,281 @@
+"""The wire as delta.proto specifies it: its vectors, and everybody who must agree with them.
+
+radix_rs/tests/wire.rs checks the same file in Rust. Under --rewrite the vectors are made anew, by a
+reader and hashes that know only the specification.
+"""
+
+import hashlib
+import json
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import radix_rs
+from proto import media
+from proto.prefixlb.v1.delta_pb2 import Cleared, DeltaBatch, DeltaEvent, Load, Removed, Stored
+from proto.prefixlb.v1.inference_pb2 import MediaItem
+from replica.py_tree import chain
+from tests import twins
+from tests.spec_reader import Refused, SpecReader
+
+FILE = Path(__file__).parent.parent / "proto" / "prefixlb" / "v1" / "vectors.json"
+HASH_VERSION = 2
+BLOCK_SIZE = 4
+SECRET = b"a secret"
+
+Vectors = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def vectors(request: pytest.FixtureRequest) -> Vectors:
+    if request.config.getoption("--rewrite"):
+        FILE.write_text(json.dumps(make_vectors(), indent=1, ensure_ascii=False) + "\n")
+    read: Vectors = json.loads(FILE.read_text())
+    return read
+
+
+def hexed(number: int) -> str:
+    return f"{number:016x}"
+
+
+# The vectors, from the specification
+
+
+def make_vectors() -> Vectors:
+    prompts = [
+        ("m", "", "", 16, list(range(40))),
+        ("m", "lora", "salt", 4, [0, 2**32 - 1, 5, 5, 5, 5, 5, 5, 1]),
+        ("modèle/λ", "", "sel", 24, [(7919 * i) % 50_000 for i in range(48)]),
+        ("m", "", "", 32, [2**31 + i for i in range(32)]),
+    ]
+    return {
+        "hash_version": HASH_VERSION,
+        "keys": [key_vector(secret) for secret in (b"", SECRET)],
+        "secret_of_what_follows": SECRET.hex(),
+        "namespaces": [
+            {"model": m, "extra_key": e, "cache_salt": s, "h0": hexed(seed_of(m, e, s))}
+            for m, e, s in (
+                *(("m", "", ""), ("m", "a", "bc"), ("m", "ab", "c")),
+                *(("m", "", "abc"), ("modèle/λ", "", "sel")),
+            )
+        ],
+        "chains": [
+            {
+                "model": model,
+                "extra_key": extra_key,
+                "cache_salt": cache_salt,
+                "block_size": block_size,
+                "tokens": tokens,
+                "hashes": [*map(hexed, chain_of(tokens, model, block_size, extra_key, cache_salt))],
+            }
+            for model, extra_key, cache_salt, block_size, tokens in prompts
+        ],
+        "media": media_vector(bytes(range(16)), 5),
+        "mix": [[hexed(h), hexed(twins.mix(h))] for h in (1, 2, 0x0123456789ABCDEF, 2**64 - 1)],
+        **stream_vectors(),
+    }
+
+
+def key_vector(secret: bytes) -> dict[str, str]:
+    key = twins.hash_key(secret)
+    parts = [hashlib.sha256(key + bytes([part])).digest() for part in range(3)]
+    return {
+        "secret": secret.hex(),
+        "key": key.hex(),
+        "nh": (parts[0] + parts[1]).hex(),
+        "link": parts[2][:16].hex(),
+        "key_check": hexed(twins.namespace_seed(key, "prefixlb-key-check", "", "")),
+    }
+
+
+def media_vector(content_hash: bytes, count: int) -> Vectors:
+    drawn = hashlib.shake_256(b"prefixlb-media-v1" + content_hash).digest(4 * count)
+    ids = [int.from_bytes(drawn[i : i + 4], "little") | 2**31 for i in range(0, 4 * count, 4)]
+    return {"content_hash": content_hash.hex(), "ids": ids}
+
+
+def seed_of(model: str, extra_key: str, cache_salt: str) -> int:
+    return twins.namespace_seed(twins.hash_key(SECRET), model, extra_key, cache_salt)
+
+
+def chain_of(
+    tokens: list[int],
+    model: str = "m",
+    block_size: int = BLOCK_SIZE,
+    extra_key: str = "",
+    cache_salt: str = "",
+) -> list[int]:
+    return twins.chain_hashes(
+        tokens,
+        hash_key=twins.hash_key(SECRET),
+        model=model,
+        block_size=block_size,
+        extra_key=extra_key,
+        cache_salt=cache_salt,
+    )
+
+
+A = chain_of(list(range(20)))
+"""Five blocks."""
+B = chain_of([*range(8), *range(90, 98)])
+"""Four, of which the first two are A's."""
+
+EPOCH = 0x0123456789ABCDEF
+
+
+def batch(seq: int, held: set[int], *events: DeltaEvent, **fields: Any) -> bytes:
+    """After which the tree holds `held`."""
+    values: dict[str, Any] = {
+        "epoch": EPOCH,
+        "block_size": BLOCK_SIZE,
+        "hash_version": HASH_VERSION,
+        "count": len(held),
+        "digest": sum(map(twins.mix, held)) & twins.MASK,
+    }
+    return DeltaBatch(seq=seq, events=events, **{**values, **fields}).SerializeToString()
+
+
+def stored(parent: int, *hashes: int) -> DeltaEvent:
+    return DeltaEvent(stored=Stored(parent=parent, hashes=hashes))
+
+
+def removed(last: int, count: int) -> DeltaEvent:
+    return DeltaEvent(removed=Removed(last=last, count=count))
+
+
+def stream_vectors() -> Vectors:
+    a3, all_blocks = set(A[:3]), {*A, *B}
+    one_by_one = (
+        b"".join(b"\x11" + h.to_bytes(8, "little") for h in B[2:])  # hashes, not packed
+        + b"\x09"
+        + B[1].to_bytes(8, "little")
+    )
+    unpacked = bytes([0x0A, len(one_by_one)]) + one_by_one
+    told_later = b"\x2a" + bytes([len(unpacked)]) + unpacked
+    of_the_future = b"\x2a\x04\x7a\x02\x08\x01" + b"\x9a\x06\x03abc"
+    chunks = [batch(5, set(), stored(0, *A[:2])), batch(5, a3, stored(A[1], A[2]))]
+    steps = [
+        ("a batch that the snapshot holds already", batch(5, a3)),
+        ("a heartbeat, with the load", batch(6, a3, load=Load(running=1, free_slots=9))),
+        ("three blocks again and two new ones", batch(7, set(A), stored(0, *A))),
+        (
+            "another branch: the event after the header, parent last, hashes not packed",
+            batch(8, all_blocks) + told_later,
+        ),
+        ("the same batch again", batch(8, all_blocks) + told_later),
+        ("blocks that are not there, and none, are removed", batch(9, all_blocks, removed(7, 3))),
+        ("three blocks from the end of a branch", batch(10, {*A[:2], *B}, removed(A[4], 3))),
+        ("the same removal again", batch(11, {*A[:2], *B}, removed(A[4], 3))),
+        ("an event and a field of a later version", batch(12, {*A[:2], *B}) + of_the_future),
+        ("what remains, the branch in two events", batch(13, {A[0]}, removed(B[3], 3))),
+        ("a batch is missing before it", batch(15, {A[0]})),
+        ("stored and cleared in one", batch(14, set(), stored(A[0], A[1]), _cleared())),
+        ("another life of the tree", batch(1, set(), epoch=EPOCH + 1)),
+        ("a digest that contradicts", batch(15, {A[1]}, stored(0, A[0]))),
+    ]
+    reader = SpecReader(block_size=BLOCK_SIZE, hash_version=HASH_VERSION)
+    assert reader.snapshot(chunks) == "applied"
+    batches = []
+    for says, data in steps:
+        outcome = reader.take(data)
+        batches.append(
+            {
+                "says": says,
+                "bytes": data.hex(),
+                "outcome": outcome,
+                "seq": reader.seq,
+                "blocks": [*map(hexed, sorted(reader.blocks))],
+            }
+        )
+    refused = {
+        "epoch 0": batch(16, set(), epoch=0),
+        "seq 0": batch(0, set()),
+        "another block size": batch(16, set(), block_size=2 * BLOCK_SIZE),
+        "another hash version": batch(16, set(), hash_version=HASH_VERSION + 1),
+        "a stored block of hash 0": batch(16, set(), stored(0, A[0], 0)),
+        "a class of load above 31": batch(16, set()) + b"\x32\x04\x22\x02\x08\x20",
+        "bytes that break off": batch(16, {A[0]})[:-3],
+        "nothing": b"",
+    }
+    return {
+        "block_size": BLOCK_SIZE,
+        "snapshot": [chunk.hex() for chunk in chunks],
+        "batches": batches,
+        "refused": [{"why": why, "bytes": data.hex()} for why, data in refused.items()],
+    }
+
+
+def _cleared() -> DeltaEvent:
+    return DeltaEvent(cleared=Cleared())
+
+
+# Who must agree with them
+
+
+def test_the_vectors_are_what_the_specification_gives(vectors: Vectors) -> None:
+    assert vectors == json.loads(json.dumps(make_vectors()))
+
+
+def test_replicas_and_routers_derive_the_keys(vectors: Vectors) -> None:
+    assert vectors["hash_version"] == chain.HASH_VERSION == radix_rs.HASH_VERSION
+    for each in vectors["keys"]:
+        secret, key = bytes.fromhex(each["secret"]), bytes.fromhex(each["key"])
+        assert chain.derive_hash_key(secret) == radix_rs.derive_hash_key(secret) == key
+        assert hexed(chain.key_check(key)) == hexed(radix_rs.key_check(key)) == each["key_check"]
+
+
+def test_replicas_and_routers_give_blocks_the_hashes(vectors: Vectors) -> None:
+    key = radix_rs.derive_hash_key(bytes.fromhex(vectors["secret_of_what_follows"]))
+    for each in vectors["namespaces"]:
+        seed = chain.namespace_seed(key, each["model"], each["extra_key"], each["cache_salt"])
+        assert hexed(seed) == each["h0"]
+    for each in vectors["chains"]:
+        namespace = {name: each[name] for name in ("model", "extra_key", "cache_salt")}
+        tokens, block_size = array("I", each["tokens"]), each["block_size"]
+        compiled = radix_rs.chain_hashes(tokens, hash_key=key, block_size=block_size, **namespace)
+        assert [*map(hexed, compiled)] == each["hashes"]
+        previous, plain = chain.namespace_seed(key, **namespace), []
+        for start in range(0, len(tokens) - block_size + 1, block_size):
+            previous = chain.next_hash(key, previous, tokens[start : start + block_size].tobytes())
+            plain.append(hexed(previous))
+        assert plain == each["hashes"]
+    for value, mixed in vectors["mix"]:
+        assert hexed(chain.mix(int(value, 16))) == mixed
+
+
+def test_media_counts_as_the_ids(vectors: Vectors) -> None:
+    given = vectors["media"]
+    item = MediaItem(start=1, end=6, content_hash=bytes.fromhex(given["content_hash"]))
+    assert media.prompt_keys(array("I", range(8)), [item]).tolist() == [0, *given["ids"], 6, 7]
+
+
+@pytest.fixture
+def router(vectors: Vectors) -> radix_rs.Router:
+    """Which has taken the snapshot."""
+    router = radix_rs.Router(hash_key=bytes(16))
+    router.add_replica("r", model="m", block_size=vectors["block_size"])
+    chunks = [bytes.fromhex(chunk) for chunk in vectors["snapshot"]]
+    for number, chunk in enumerate(chunks, start=1):
+        applied = router.apply_snapshot("r", chunk, number == len(chunks))
+    assert applied.outcome == "applied"
+    return router
+
+
+def test_a_router_takes_each_batch_as_it_should(vectors: Vectors, router: radix_rs.Router) -> None:
+    for each in vectors["batches"]:
+        assert router.apply("r", bytes.fromhex(each["bytes"])).outcome == each["outcome"], each
+        assert [*map(hexed, router.blocks("r"))] == each["blocks"], each
+        assert router.mirror("r").seq == each["seq"]
+    outcomes = {each["outcome"] for each in vectors["batches"]}
+    assert outcomes == {"applied", "stale", "gap", "epoch", "mismatch"}
+
+
+def test_a_router_refuses_what_it_should(vectors: Vectors, router: radix_rs.Router) -> None:
+    reader = SpecReader(block_size=vectors["block_size"], hash_version=vectors["hash_version"])
+    for each in vectors["refused"]:
+        with pytest.raises(radix_rs.RouterError):
+            router.apply("r", bytes.fromhex(each["bytes"]))
+        with pytest.raises(Refused):
+            reader.take(bytes.fromhex(each["bytes"]))
