@@ -183,6 +183,21 @@ class Tree:
         `checkpoint` said of this key before, or of a beginning of it. Then only what follows is
         compared; everything if that node is gone, or `length` is none that it can have said.
         """
+    def expected(
+        self,
+        id: int,
+        tokens: Buffer,
+        *,
+        node: int = 0,
+        length: int = 0,
+        extra_key: str = "",
+        cache_salt: str = "",
+    ) -> bytes:
+        """The whole blocks of `tokens` that the tree does not hold, announced under `id`.
+
+        One `Expected` event as it stands in a serialised DeltaBatch, empty if there are none.
+        `node`, `length`: as for `find`; what is held there is not hashed again.
+        """
     def parent(self, node: int) -> int | None:
         """Handle of the node above `node`, None above a root."""
     def insert(
@@ -382,12 +397,16 @@ class Router:
 
         Anything else leaves the mirror as it is, except "mismatch", whose events are applied. The
         load is taken from every batch but a "stale" one and, at an epoch other than 0, one of
-        another "epoch". Prompts in flight end where their blocks are stored. RouterError, and
-        nothing changed, if the bytes are no batch or their hash_version or block_size are not the
-        mirror's.
+        another "epoch". Prompts in flight end where their blocks are stored;
+        those that the replica announces are in flight too, unless this router sent them.
+        RouterError, and nothing changed, if the bytes are no batch or their hash_version or
+        block_size are not the mirror's.
         """
     def clear(self, replica: str) -> None:
-        """Forget the mirror's blocks; epoch 0, seq 0. Prompts in flight stay."""
+        """Forget the mirror's blocks; epoch 0, seq 0, and what the replica announced.
+
+        Prompts that this router has sent stay in flight.
+        """
     def apply_snapshot(self, replica: str, batch: bytes, last: bool) -> Applied:
         """Add one chunk of a snapshot to a cleared mirror; the last one sets epoch, seq and
         proves count, digest: "applied" or "mismatch"; its load, or none, is the load. Until then
@@ -428,7 +447,10 @@ class Router:
     ) -> list[Candidate]:
         """All replicas of the model, by name. Changes nothing."""
     def prefilled(self, ticket: int) -> None:
-        """The first answer token came: its prefill is done. Unknown tickets are ignored."""
+        """The first answer token came: its prefill is done. Unknown tickets are ignored.
+
+        If the replica has announced it, its blocks stay expected until it has stored them.
+        """
     def release(self, ticket: int) -> None:
         """The request ended, however it did."""
     def in_flight(self, replica: str) -> int:

@@ -75,6 +75,18 @@ class DeltaLog:
             self._seq += 1
             return self._drop()
 
+    @property
+    def is_behind(self) -> bool:
+        """Half of what the backlog may hold is waiting: what helps only now is better left out."""
+        return 2 * self._backlog_bytes > self._max_backlog_bytes
+
+    def announce(self, events: bytes) -> None:
+        """Prompts that came or were dropped; count and digest stay."""
+        with self._changed:
+            self._events.append(events)
+            self._backlog_bytes += len(events)
+            self._wake()
+
     def report(self, load: delta_pb2.Load, *, urgent: bool) -> None:
         """The newest load; `urgent`: not to wait for the next change or heartbeat."""
         with self._changed:

@@ -12,6 +12,7 @@ from proto.errors import DeadlineExceeded, LBError, NotReady
 from proto.prefixlb.v1.inference_pb2 import FINISH_REASON_UNSPECIFIED, FinishReason
 from replica.cache import Cache
 from replica.delta_log import DeltaLog, Position
+from replica.expected import ExpectedPrompts
 from replica.metrics import Metrics
 from replica.models.interface import Batch, Model, Segment
 from replica.models.sampler import Draw, sample
@@ -74,6 +75,7 @@ class Engine:
         self._delta_log = delta_log
         self._metrics = metrics
         self._clock = clock
+        self._expected = ExpectedPrompts(tree)
         self._reported_s = -REPORT_PERIOD_S
         self._reported_work: tuple[int, int, int] | None = None
         self._evicted_tokens = 0
@@ -82,6 +84,7 @@ class Engine:
 
     def add(self, request: Request) -> None:
         self._scheduler.add(request)
+        self._expected.accept(request)
 
     def leave(self, request: Request) -> None:
         """Nobody waits for it any more. Idempotent."""
@@ -97,7 +100,10 @@ class Engine:
 
     def snapshot(self) -> Snapshot:
         self._publish()
-        return Snapshot(self._delta_log.seal(), self._tree.snapshot())
+        chunks = self._tree.snapshot()
+        if expected := self._expected.snapshot():
+            chunks.append(expected)
+        return Snapshot(self._delta_log.seal(), chunks)
 
     def flush(self) -> tuple[int, int]:
         """(new epoch, tokens dropped). Raises NotReady while there are requests."""
@@ -119,6 +125,9 @@ class Engine:
             if request.deadline_s is not None and request.deadline_s <= now_s
         ]
         plan = self._scheduler.plan(now_s)
+        if self._expected.has_news:
+            # Not only when the step is done: the next prompts of a burst are being picked.
+            self._publish()
         if plan.is_empty:
             self._report(now_s)
         else:
@@ -207,8 +216,12 @@ class Engine:
         self._reported_s = now_s
 
     def _publish(self) -> None:
-        """Hand over what the tree did since the last time."""
+        """Hand over what the tree did since the last time, and which prompts it is to hold."""
         deltas = self._tree.drain_deltas()
         if deltas is not None and (dropped := self._delta_log.append(deltas)):
             self._metrics.dropped_bytes.inc(dropped)
             log.warning("delta backlog is full, dropped size_bytes=%d", dropped)
+        if self._expected.has_news:
+            self._report(self._clock())  # a batch's load counts the prompts it announces
+        if events := self._expected.changes(announce=not self._delta_log.is_behind):
+            self._delta_log.announce(events)

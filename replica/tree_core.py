@@ -88,6 +88,16 @@ class TreeCore(Protocol):
         extra_key: str = "",
         cache_salt: str = "",
     ) -> Match: ...
+    def expected(
+        self,
+        id: int,
+        tokens: Buffer,
+        *,
+        node: int = 0,
+        length: int = 0,
+        extra_key: str = "",
+        cache_salt: str = "",
+    ) -> bytes: ...
     def parent(self, node: int) -> int | None: ...
     def unlock(self, receipt: int) -> None: ...
     def admit(

@@ -95,6 +95,24 @@ class BothCores:
         )
         return Found(same([one.length for one in found]), [], tuple(one.node for one in found))
 
+    def expected(
+        self,
+        id: int,
+        tokens: Sequence[int],
+        node: Handles | None = None,
+        length: int = 0,
+        namespace: Namespace = PLAIN,
+    ) -> bytes:
+        """Byte for byte the same."""
+        return same(
+            self._each(
+                lambda tree, handle: tree.expected(
+                    id, u32(tokens), node=handle, length=length, **names(namespace)
+                ),
+                node or [0] * len(self.trees),
+            )
+        )
+
     def parent(self, node: Handles) -> Handles | None:
         above = self._each(lambda tree, handle: tree.parent(handle), node)
         same([handle is None for handle in above])

@@ -93,6 +93,8 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
         self.blocks = Blocks()
         self.epoch = random.getrandbits(64) | 1
         self.seq = 0
+        self.expected: list[DeltaEvent] = []
+        """What a snapshot says of prompts announced."""
         self.snapshots = 0
         self.snapshot_pause_s = 0.0
         self.tokenizers_sent = 0
@@ -282,7 +284,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
         # The tree as of now: later batches must not show in later chunks.
         events = list(self.blocks.snapshot())
         first, last = self._batch(events[: len(events) // 2], proof=False), self._batch([])
-        last.events.extend(events[len(events) // 2 :])
+        last.events.extend([*events[len(events) // 2 :], *self.expected])
         await asyncio.sleep(self.snapshot_pause_s)
         yield replica_pb2.SnapshotResponse(batch=first)
         if self.snapshot_fails:

@@ -23,6 +23,7 @@ from proto.prefixlb.v1.replica_pb2 import (
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from proto.text import TextCodec
 from radix_rs import derive_hash_key
+from replica.models.llama import LlamaModel
 from replica.models.load import LoadedModel
 from replica.process import Running, running
 from replica.settings import ReplicaSettings
@@ -68,14 +69,16 @@ class ReplicaRig:
 
 
 @asynccontextmanager
-async def replica_rig(hash_key: bytes = HASH_KEY, **overrides: object) -> AsyncIterator[ReplicaRig]:
+async def replica_rig(
+    hash_key: bytes = HASH_KEY, *, model: LlamaModel | None = None, **overrides: object
+) -> AsyncIterator[ReplicaRig]:
     """Settings are the defaults but for free ports, few slots and `overrides`."""
-    model, codec = tiny_model()
+    tiny, codec = tiny_model()
     settings = ReplicaSettings.model_validate(
         {"model": "tiny", "port": 0, "metrics_port": 0, "slots": 4096, **overrides}
     )
     async with (
-        running(settings, LoadedModel(model, codec), hash_key) as replica,
+        running(settings, LoadedModel(model or tiny, codec), hash_key) as replica,
         aio.insecure_channel(f"127.0.0.1:{replica.port}") as channel,
     ):
         yield ReplicaRig(replica, codec, channel)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from radix_rs import derive_hash_key
+from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent, Expected
+from radix_rs import chain_hashes, derive_hash_key
 from replica.py_tree import PyTree
 from replica.tree_error import TreeError
 from tests.both_cores import BothCores, Handles
@@ -18,6 +19,21 @@ NAMESPACES = [PLAIN, ("lora", ""), ("", "tenant")]
 
 def both_cores(page_size: int) -> BothCores:
     return BothCores(page_size=page_size, block_size=4, hash_key=KEY, model="m")
+
+
+def announced(id: int, tokens: list[int], held: int, namespace: Namespace) -> bytes:
+    """By its definition: the whole blocks that end beyond `held` tokens."""
+    extra_key, cache_salt = namespace
+    hashes = chain_hashes(
+        np.array(tokens, dtype=np.uint32),
+        hash_key=KEY,
+        model="m",
+        block_size=4,
+        extra_key=extra_key,
+        cache_salt=cache_salt,
+    )[held // 4 :]
+    event = DeltaEvent(expected=Expected(id=id, start=held // 4, hashes=hashes))
+    return DeltaBatch(events=[event] if hashes else []).SerializeToString()
 
 
 @dataclass
@@ -56,6 +72,8 @@ def test_from_where_it_stood_a_key_is_found_as_from_the_start(page_size: int, se
         for each in rng.sample(waiting, 4):
             found = trees.find(each.tokens, each.node, each.length, each.namespace)
             assert found.length == trees.peek(each.tokens, each.namespace)
+            told = trees.expected(7, each.tokens, each.node, each.length, each.namespace)
+            assert told == announced(7, each.tokens, found.length, each.namespace)
             each.node, each.length = found.node, found.length
             depth = 0
             above: Handles | None = found.node
@@ -95,6 +113,11 @@ def test_nothing_of_one_namespace_is_found_in_another_when_it_comes_later() -> N
     found = trees.find([1, 2], namespace=("", "tenant"))
     trees.insert([1, 2], [0, 1])
     assert trees.find([1, 2], found.node, found.length, ("", "tenant")).length == 0
+
+
+def test_a_tree_that_stores_nothing_expects_nothing() -> None:
+    trees = BothCores(page_size=1, block_size=4, hash_key=KEY, model="m", disabled=True)
+    assert trees.expected(1, range(100)) == b""
 
 
 def test_the_parent_of_a_node_that_is_gone_is_an_error() -> None:

@@ -31,7 +31,29 @@ pub struct Removed {
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Cleared {}
 
-/// One change of a tree.
+/// See `Expected` in delta.proto.
+#[derive(Clone, PartialEq, Message)]
+pub struct Expected {
+    /// Names the announcement within the epoch.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Whole blocks of the prompt before the run.
+    #[prost(uint32, tag = "2")]
+    pub start: u32,
+    /// Those that are to be computed, in chain order.
+    #[prost(fixed64, repeated, tag = "3")]
+    pub hashes: Vec<u64>,
+}
+
+/// See `Dropped` in delta.proto.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Dropped {
+    /// Of the announcement.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+}
+
+/// One change of a tree, or of what waits to be stored in it.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Event {
     /// Blocks came.
@@ -43,13 +65,19 @@ pub enum Event {
     /// All blocks went.
     #[prost(message, tag = "3")]
     Cleared(Cleared),
+    /// Blocks will come.
+    #[prost(message, tag = "4")]
+    Expected(Expected),
+    /// They will not.
+    #[prost(message, tag = "5")]
+    Dropped(Dropped),
 }
 
 /// The message around an [`Event`].
 #[derive(Clone, PartialEq, Message)]
 pub struct DeltaEvent {
     /// `None` is an event this version does not know.
-    #[prost(oneof = "Event", tags = "1, 2, 3")]
+    #[prost(oneof = "Event", tags = "1, 2, 3, 4, 5")]
     pub event: Option<Event>,
 }
 

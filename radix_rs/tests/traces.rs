@@ -372,6 +372,7 @@ impl Replay {
                 format!("removed {last} count={}", removed.count)
             }
             Event::Cleared(_) => "cleared".to_owned(),
+            Event::Expected(_) | Event::Dropped(_) => panic!("a tree expects nothing by itself"),
         }
     }
 

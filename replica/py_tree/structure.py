@@ -112,6 +112,14 @@ class Structure:
         """Of the last block that ends at or before the end of `node`."""
         return next((above.hashes[-1] for above in node.path() if above.hashes), None)
 
+    def last_hash_at(self, place: Place) -> int | None:
+        """Of the last block that ends at or before `place`."""
+        node = place.node
+        if node.parent is None:
+            return None
+        ended = place.matched // self.block_size - node.start // self.block_size
+        return node.hashes[ended - 1] if ended else self.last_hash(node.parent)
+
     def below(self, root: Node) -> Iterator[Node]:
         """The nodes under `root`, parents first."""
         # No recursion: a path may have a node for each page.

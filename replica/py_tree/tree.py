@@ -122,14 +122,31 @@ class PyTree:
     ) -> Match:
         space = namespace(extra_key, cache_salt)
         key = self._whole_pages(token_array("tokens", tokens))
-        since = self._structure.resume(key, natural(node), natural(length))
-        if since:
-            place: Place | None = self._structure.walk(key, since)
-        else:
-            place = self._structure.locate(key, space)
+        place = self._place(key, node, length, space)
         if place is None:
             return Match(0, self._structure.plain_root.handle)
         return Match(place.matched, place.node.handle)
+
+    def expected(
+        self,
+        id: int,
+        tokens: Buffer,
+        *,
+        node: int = 0,
+        length: int = 0,
+        extra_key: str = "",
+        cache_salt: str = "",
+    ) -> bytes:
+        space = namespace(extra_key, cache_salt)
+        key = self._whole_pages(token_array("tokens", tokens))
+        place = self._place(key, node, length, space)
+        start = place.matched // self._structure.block_size if place else 0
+        before = self._structure.last_hash_at(place) if place else None
+        hashes = self._hash_blocks(before, key, start, space)
+        if not hashes:
+            return b""
+        expected = delta_pb2.Expected(id=natural(id), start=start, hashes=hashes)
+        return encode([delta_pb2.DeltaEvent(expected=expected)])
 
     def parent(self, node: int) -> int | None:
         above = self._node(node).parent
@@ -292,6 +309,13 @@ class PyTree:
         check_blocks(self._structure, self._seed, self._hash_key, self.count_digest())
         self._evictable.check(self._structure.nodes.values())
 
+    def _place(self, key: Tokens, node: int, length: int, namespace: Namespace) -> Place | None:
+        """Where a walk for `key` ends, going on from `node` and `length` if that can be."""
+        since = self._structure.resume(key, natural(node), natural(length))
+        if since:
+            return self._structure.walk(key, since)
+        return self._structure.locate(key, namespace)
+
     def _whole_pages(self, tokens: Tokens) -> Tokens:
         if self._disabled:
             return tokens[:0]
@@ -359,17 +383,26 @@ class PyTree:
         # Copies: the caller's buffers are used again.
         leaf = self._structure.add_leaf(parent, key[start:].copy(), slots[start:stop].copy())
         before = self._structure.last_hash(parent)
-        block_size = self._structure.block_size
-        last = self._seed(namespace) if before is None else before
         # The first block that ends in the leaf may begin above it.
-        for end in range(start - start % block_size + block_size, stop + 1, block_size):
-            block = key[end - block_size : end].astype("<u4").tobytes()
-            last = chain.next_hash(self._hash_key, last, block)
-            leaf.hashes.append(last)
+        first = start // self._structure.block_size
+        leaf.hashes = self._hash_blocks(before, key, first, namespace)
         self._blocks.store(before, leaf.hashes)
         self._evictable_tokens += len(leaf.tokens)
         leaf.created = self._clock + 1
         return leaf
+
+    def _hash_blocks(
+        self, before: int | None, key: Tokens, first: int, namespace: Namespace
+    ) -> list[int]:
+        """Of the whole blocks of `key` from the one numbered `first` on, which follows `before`."""
+        size = self._structure.block_size
+        last = self._seed(namespace) if before is None else before
+        hashes = []
+        for end in range((first + 1) * size, len(key) + 1, size):
+            block = key[end - size : end].astype("<u4").tobytes()
+            last = chain.next_hash(self._hash_key, last, block)
+            hashes.append(last)
+        return hashes
 
     def _remove_leaf(self, leaf: Node) -> None:
         assert leaf.parent is not None

@@ -218,7 +218,7 @@ class Candidate(_message.Message):
     matched_tokens: _builtins.int
     """Stored there, by its deltas."""
     expected_tokens: _builtins.int
-    """Matched, or expected from prompts in flight."""
+    """Matched, or expected from prompts in flight, this router's and those that replicas have announced."""
     ahead_tokens: _builtins.float
     """Prefill it would do before this request."""
     delayed_requests: _builtins.float

@@ -24,29 +24,33 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17prefixlb/v1/delta.proto\x12\x0bprefixlb.v1\"\xbb\x01\n\nDeltaBatch\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x12\n\nblock_size\x18\x03 \x01(\r\x12\x14\n\x0chash_version\x18\x04 \x01(\r\x12\'\n\x06\x65vents\x18\x05 \x03(\x0b\x32\x17.prefixlb.v1.DeltaEvent\x12\x1f\n\x04load\x18\x06 \x01(\x0b\x32\x11.prefixlb.v1.Load\x12\r\n\x05\x63ount\x18\x07 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x06\"\x8e\x01\n\nDeltaEvent\x12%\n\x06stored\x18\x01 \x01(\x0b\x32\x13.prefixlb.v1.StoredH\x00\x12\'\n\x07removed\x18\x02 \x01(\x0b\x32\x14.prefixlb.v1.RemovedH\x00\x12\'\n\x07\x63leared\x18\x03 \x01(\x0b\x32\x14.prefixlb.v1.ClearedH\x00\x42\x07\n\x05\x65vent\"(\n\x06Stored\x12\x0e\n\x06parent\x18\x01 \x01(\x06\x12\x0e\n\x06hashes\x18\x02 \x03(\x06\"&\n\x07Removed\x12\x0c\n\x04last\x18\x01 \x01(\x06\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\t\n\x07\x43leared\"\xe7\x01\n\x04Load\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x16\n\x0epending_tokens\x18\x03 \x01(\x04\x12\'\n\x07\x63lasses\x18\x04 \x03(\x0b\x32\x16.prefixlb.v1.LoadClass\x12(\n\x05order\x18\x05 \x01(\x0e\x32\x19.prefixlb.v1.PrefillOrder\x12\x12\n\nfree_slots\x18\x06 \x01(\x04\x12\x17\n\x0f\x65victable_slots\x18\x07 \x01(\x04\x12\x13\n\x0btotal_slots\x18\x08 \x01(\x04\x12\x10\n\x08\x64raining\x18\t \x01(\x08\";\n\tLoadClass\x12\x0c\n\x04log2\x18\x01 \x01(\r\x12\x10\n\x08requests\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x01(\x04\"\xc1\x01\n\x05Lease\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x11\n\tpage_size\x18\x04 \x01(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\x12\x14\n\x0chash_version\x18\x06 \x01(\r\x12\r\n\x05\x65poch\x18\x07 \x01(\x06\x12\x0b\n\x03seq\x18\x08 \x01(\x04\x12\x18\n\x10tokenizer_digest\x18\t \x01(\x0c\x12\x11\n\tkey_check\x18\n \x01(\x06*a\n\x0cPrefillOrder\x12\x1d\n\x19PREFILL_ORDER_UNSPECIFIED\x10\x00\x12\x1a\n\x16PREFILL_ORDER_SHORTEST\x10\x01\x12\x16\n\x12PREFILL_ORDER_FCFS\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17prefixlb/v1/delta.proto\x12\x0bprefixlb.v1\"\xbb\x01\n\nDeltaBatch\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x12\n\nblock_size\x18\x03 \x01(\r\x12\x14\n\x0chash_version\x18\x04 \x01(\r\x12\'\n\x06\x65vents\x18\x05 \x03(\x0b\x32\x17.prefixlb.v1.DeltaEvent\x12\x1f\n\x04load\x18\x06 \x01(\x0b\x32\x11.prefixlb.v1.Load\x12\r\n\x05\x63ount\x18\x07 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x06\"\xe2\x01\n\nDeltaEvent\x12%\n\x06stored\x18\x01 \x01(\x0b\x32\x13.prefixlb.v1.StoredH\x00\x12\'\n\x07removed\x18\x02 \x01(\x0b\x32\x14.prefixlb.v1.RemovedH\x00\x12\'\n\x07\x63leared\x18\x03 \x01(\x0b\x32\x14.prefixlb.v1.ClearedH\x00\x12)\n\x08\x65xpected\x18\x04 \x01(\x0b\x32\x15.prefixlb.v1.ExpectedH\x00\x12\'\n\x07\x64ropped\x18\x05 \x01(\x0b\x32\x14.prefixlb.v1.DroppedH\x00\x42\x07\n\x05\x65vent\"(\n\x06Stored\x12\x0e\n\x06parent\x18\x01 \x01(\x06\x12\x0e\n\x06hashes\x18\x02 \x03(\x06\"&\n\x07Removed\x12\x0c\n\x04last\x18\x01 \x01(\x06\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\t\n\x07\x43leared\"5\n\x08\x45xpected\x12\n\n\x02id\x18\x01 \x01(\x04\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0e\n\x06hashes\x18\x03 \x03(\x06\"\x15\n\x07\x44ropped\x12\n\n\x02id\x18\x01 \x01(\x04\"\xe7\x01\n\x04Load\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x16\n\x0epending_tokens\x18\x03 \x01(\x04\x12\'\n\x07\x63lasses\x18\x04 \x03(\x0b\x32\x16.prefixlb.v1.LoadClass\x12(\n\x05order\x18\x05 \x01(\x0e\x32\x19.prefixlb.v1.PrefillOrder\x12\x12\n\nfree_slots\x18\x06 \x01(\x04\x12\x17\n\x0f\x65victable_slots\x18\x07 \x01(\x04\x12\x13\n\x0btotal_slots\x18\x08 \x01(\x04\x12\x10\n\x08\x64raining\x18\t \x01(\x08\";\n\tLoadClass\x12\x0c\n\x04log2\x18\x01 \x01(\r\x12\x10\n\x08requests\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x01(\x04\"\xc1\x01\n\x05Lease\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x11\n\tpage_size\x18\x04 \x01(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\x12\x14\n\x0chash_version\x18\x06 \x01(\r\x12\r\n\x05\x65poch\x18\x07 \x01(\x06\x12\x0b\n\x03seq\x18\x08 \x01(\x04\x12\x18\n\x10tokenizer_digest\x18\t \x01(\x0c\x12\x11\n\tkey_check\x18\n \x01(\x06*a\n\x0cPrefillOrder\x12\x1d\n\x19PREFILL_ORDER_UNSPECIFIED\x10\x00\x12\x1a\n\x16PREFILL_ORDER_SHORTEST\x10\x01\x12\x16\n\x12PREFILL_ORDER_FCFS\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'prefixlb.v1.delta_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PREFILLORDER']._serialized_start=959
-  _globals['_PREFILLORDER']._serialized_end=1056
+  _globals['_PREFILLORDER']._serialized_start=1121
+  _globals['_PREFILLORDER']._serialized_end=1218
   _globals['_DELTABATCH']._serialized_start=41
   _globals['_DELTABATCH']._serialized_end=228
   _globals['_DELTAEVENT']._serialized_start=231
-  _globals['_DELTAEVENT']._serialized_end=373
-  _globals['_STORED']._serialized_start=375
-  _globals['_STORED']._serialized_end=415
-  _globals['_REMOVED']._serialized_start=417
-  _globals['_REMOVED']._serialized_end=455
-  _globals['_CLEARED']._serialized_start=457
-  _globals['_CLEARED']._serialized_end=466
-  _globals['_LOAD']._serialized_start=469
-  _globals['_LOAD']._serialized_end=700
-  _globals['_LOADCLASS']._serialized_start=702
-  _globals['_LOADCLASS']._serialized_end=761
-  _globals['_LEASE']._serialized_start=764
-  _globals['_LEASE']._serialized_end=957
+  _globals['_DELTAEVENT']._serialized_end=457
+  _globals['_STORED']._serialized_start=459
+  _globals['_STORED']._serialized_end=499
+  _globals['_REMOVED']._serialized_start=501
+  _globals['_REMOVED']._serialized_end=539
+  _globals['_CLEARED']._serialized_start=541
+  _globals['_CLEARED']._serialized_end=550
+  _globals['_EXPECTED']._serialized_start=552
+  _globals['_EXPECTED']._serialized_end=605
+  _globals['_DROPPED']._serialized_start=607
+  _globals['_DROPPED']._serialized_end=628
+  _globals['_LOAD']._serialized_start=631
+  _globals['_LOAD']._serialized_end=862
+  _globals['_LOADCLASS']._serialized_start=864
+  _globals['_LOADCLASS']._serialized_end=923
+  _globals['_LEASE']._serialized_start=926
+  _globals['_LEASE']._serialized_end=1119
 # @@protoc_insertion_point(module_scope)

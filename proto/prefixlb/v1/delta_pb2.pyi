@@ -98,10 +98,10 @@ class DeltaBatch(_message.Message):
       of the same epoch, beyond        takes a snapshot: batches are missing
       of another epoch                 forgets all blocks and takes a snapshot (unless it knows that epoch to be over)
     and refuses it, forgets all blocks and gives an alarm if the bytes are no DeltaBatch, epoch or seq is 0, a
-    stored hash is 0, the class of a load is above 31, or block_size or hash_version is not the reader's.
+    hash stored or expected is 0, the class of a load is above 31, or block_size or hash_version is not the reader's.
 
     SNAPSHOT. Replica.Snapshot in replica.proto: the tree as of a (epoch, seq), in chunks that are each a DeltaBatch
-    of that epoch and seq whose events store blocks and remove none. The reader forgets its blocks, applies all chunks,
+    of that epoch and seq whose events store blocks or are `Expected`. The reader forgets its blocks, applies all chunks,
     compares count and digest with the last one's, and goes on with the batches of seq + 1 and later, which it kept
     meanwhile. The last chunk's load replaces what is known. A chunk has at most 16 MiB. seq 0 is a tree whose first
     batch is still to come.
@@ -179,24 +179,32 @@ class DeltaEvent(_message.Message):
     STORED_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
     CLEARED_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def stored(self) -> Global___Stored: ...
     @_builtins.property
     def removed(self) -> Global___Removed: ...
     @_builtins.property
     def cleared(self) -> Global___Cleared: ...
+    @_builtins.property
+    def expected(self) -> Global___Expected: ...
+    @_builtins.property
+    def dropped(self) -> Global___Dropped: ...
     def __init__(
         self,
         *,
         stored: Global___Stored | None = ...,
         removed: Global___Removed | None = ...,
         cleared: Global___Cleared | None = ...,
+        expected: Global___Expected | None = ...,
+        dropped: Global___Dropped | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "event", b"event", "removed", b"removed", "stored", b"stored"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "dropped", b"dropped", "event", b"event", "expected", b"expected", "removed", b"removed", "stored", b"stored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "event", b"event", "removed", b"removed", "stored", b"stored"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "dropped", b"dropped", "event", b"event", "expected", b"expected", "removed", b"removed", "stored", b"stored"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["stored", "removed", "cleared"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["stored", "removed", "cleared", "expected", "dropped"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -268,6 +276,73 @@ class Cleared(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Cleared: _TypeAlias = Cleared  # noqa: Y015
+
+@_typing.final
+class Expected(_message.Message):
+    """A prompt the replica has accepted and not computed: blocks that nobody holds yet and that are coming, so
+    that every router counts the prompts of all routers. It is advice: outside count and digest, and a reader may
+    skip it, with `Dropped`.
+
+    Announced once, in the first batch after its request was accepted, if a whole block of it is not cached by
+    then; the load of that batch counts it. It ends, without a further event, where its last block is stored; where
+    its request leaves before that, by `Dropped`; and with the epoch. `Cleared` does not end it. The last chunk of a
+    snapshot repeats those that have not ended.
+
+    Set semantics: an id that is known changes nothing, nor does a prompt whose last block is held. What
+    a reader missed it does not count. At most 1,024 prompts and 65,536 blocks are announced at a time: the
+    replica leaves out others, and a reader may. A replica whose deltas are not taken leaves them out first.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    HASHES_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Never 0, and never again another prompt's in the epoch."""
+    start: _builtins.int
+    """Whole blocks of the prompt before hashes[0]."""
+    @_builtins.property
+    def hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The others, in chain order, up to its last whole one. With the tokens after it left out, as many are to be
+        computed.
+        """
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        start: _builtins.int = ...,
+        hashes: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hashes", b"hashes", "id", b"id", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Expected: _TypeAlias = Expected  # noqa: Y015
+
+@_typing.final
+class Dropped(_message.Message):
+    """The request of an `Expected` left before it was computed: cancelled, failed, or out of time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Dropped: _TypeAlias = Dropped  # noqa: Y015
 
 @_typing.final
 class Load(_message.Message):

@@ -7,7 +7,7 @@ use super::fleet::Replica;
 use super::in_flight::InFlight;
 use super::load::LoadReport;
 use crate::chain::{HASH_VERSION, NO_PARENT};
-use crate::delta::{DeltaBatch, DeltaEvent, Event};
+use crate::delta::{DeltaBatch, DeltaEvent, Event, Expected, Stored};
 use crate::error::RouterError;
 use crate::index::{Outcome, ReplicaId, Tally};
 
@@ -33,11 +33,13 @@ pub(crate) fn decode(replica: &str, bytes: &[u8]) -> Result<DeltaBatch, RouterEr
         return Err(malformed(replica, "epoch 0".to_owned()));
     }
     let names_nothing = |event: &DeltaEvent| match &event.event {
-        Some(Event::Stored(stored)) => stored.hashes.contains(&NO_PARENT),
+        Some(Event::Stored(Stored { hashes, .. }) | Event::Expected(Expected { hashes, .. })) => {
+            hashes.contains(&NO_PARENT)
+        }
         _ => false,
     };
     if batch.events.iter().any(names_nothing) {
-        return Err(malformed(replica, "a stored block has hash 0".to_owned()));
+        return Err(malformed(replica, "a block has hash 0".to_owned()));
     }
     Ok(batch)
 }
@@ -164,20 +166,34 @@ impl Core {
     }
 
     fn apply_events(&mut self, id: ReplicaId, batch: &DeltaBatch, applied: &mut Applied) {
+        let mut is_news = false;
         for event in &batch.events {
+            if is_news && matches!(event.event, Some(Event::Removed(_) | Event::Cleared(_))) {
+                // Whose blocks are complete is done, even if they go at once.
+                self.in_flight.blocks_stored(id, &self.index);
+                is_news = false;
+            }
             match &event.event {
                 Some(Event::Stored(run)) => {
-                    applied.stored += self.index.store(id, run.parent, &run.hashes);
+                    let stored = self.index.store(id, run.parent, &run.hashes);
+                    applied.stored += stored;
+                    is_news |= stored > 0;
                 }
                 Some(Event::Removed(range)) => {
                     applied.removed += self.index.remove(id, range.last, range.count);
                 }
                 Some(Event::Cleared(_)) => applied.removed += self.index.clear(id),
+                Some(Event::Expected(expected)) => {
+                    let block_tokens = u64::from(batch.block_size);
+                    self.in_flight
+                        .expect(id, expected, block_tokens, &self.index);
+                }
+                Some(Event::Dropped(dropped)) => self.in_flight.dropped(id, dropped.id),
                 // A kind of event this version does not know: count and digest say whether it mattered.
                 None => {}
             }
         }
-        if applied.stored > 0 {
+        if is_news {
             self.in_flight.blocks_stored(id, &self.index);
         }
     }

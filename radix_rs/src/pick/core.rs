@@ -3,7 +3,8 @@
 use super::candidate::Candidate;
 use super::cost::{Weights, terms};
 use super::fleet::{Fleet, Model, Replica};
-use super::in_flight::{InFlight, Sent};
+use super::in_flight::InFlight;
+use super::pending::Sent;
 use super::policy::Policy;
 use super::random::Random;
 use crate::delta::Load;
@@ -145,6 +146,7 @@ impl Core {
         let (id, replica) = self.fleet.find_mut(name)?;
         replica.position = Position::default();
         self.index.clear(id);
+        self.in_flight.forget_announced(id);
         Ok(())
     }
 
@@ -250,7 +252,8 @@ impl Core {
         let pending = self.in_flight.pending(id);
         let in_flight = self.in_flight.requests(id);
         let load = &replica.report.load;
-        let decodes = u64::from(load.running).max(u64::from(in_flight) - pending.len() as u64);
+        let answers = u64::from(in_flight) - self.in_flight.prefills(id) as u64;
+        let decodes = u64::from(load.running).max(answers);
         let own = prompt.tokens.saturating_sub(prompt.tokens_of(expected));
         Candidate {
             id,

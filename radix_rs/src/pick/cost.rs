@@ -12,9 +12,10 @@
 //!   replicas that are otherwise equal.
 //!
 //! What waits there is known from two sides: the replica's last report counts everybody's prompts by class of
-//! remaining tokens, and this router knows its own prompts exactly. A prompt sent since the last report
-//! cannot be in it and is added. One sent before may be in it or may not have arrived then, so for each
-//! class the fuller of the two views counts, and no prompt counts twice.
+//! remaining tokens, and single prompts are known exactly: this router's own, and those the replica has
+//! announced. A prompt sent since the last report cannot be in it and is added. One sent before may be in it or
+//! may not have arrived then, and one announced is in it, so for each class the fuller of the two views counts,
+//! and no prompt counts twice.
 //!
 //! Left out: the replica ages waiting prompts by a tenth of what it could have computed meanwhile, so an old long
 //! one may go before a new short one; and a chunk that is under way is not interrupted.
@@ -23,8 +24,8 @@
     reason = "tokens are far below 2^53, and a cost is an estimate"
 )]
 
-use super::in_flight::Pending;
 use super::load::{CLASSES, Class, LoadReport, class_of};
+use super::pending::Pending;
 
 /// Weights of the terms.
 #[derive(Clone, Copy, Debug)]
@@ -90,10 +91,10 @@ impl Queue {
 }
 
 /// The terms for a prompt with `own` tokens to compute. `decodes`: requests being decoded.
-pub(crate) fn terms(
+pub(crate) fn terms<'a>(
     own: u64,
     report: &LoadReport,
-    pending: &[Pending],
+    pending: impl Iterator<Item = &'a Pending>,
     decodes: u64,
     weights: Weights,
 ) -> Terms {
@@ -113,7 +114,7 @@ pub(crate) fn terms(
     }
 }
 
-fn first_come_queue(report: &LoadReport, pending: &[Pending]) -> Queue {
+fn first_come_queue<'a>(report: &LoadReport, pending: impl Iterator<Item = &'a Pending>) -> Queue {
     let (mut reported, mut new) = (0, 0);
     for prompt in pending {
         let sum = if prompt.reported {
@@ -129,7 +130,11 @@ fn first_come_queue(report: &LoadReport, pending: &[Pending]) -> Queue {
     }
 }
 
-fn shortest_first_queue(own: u64, report: &LoadReport, pending: &[Pending]) -> Queue {
+fn shortest_first_queue<'a>(
+    own: u64,
+    report: &LoadReport,
+    pending: impl Iterator<Item = &'a Pending>,
+) -> Queue {
     let mut sum = Queue::default();
     let mut known = [(0u64, Queue::default()); CLASSES];
     for prompt in pending {

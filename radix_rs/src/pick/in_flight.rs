@@ -1,77 +1,48 @@
-//! Prompts this router has sent and whose prefill it has not seen end.
+//! Prompts on their way: those this router has sent and those that replicas have announced, of other routers.
 //!
-//! Until a replica announces a prompt's blocks nobody else knows that they are coming. A prompt in flight
-//! therefore stands for its chain: all its blocks count as expected on its replica, so that a burst of one
-//! new prefix stays together, and the tokens it will compute count as work there.
+//! Until a prompt is computed it is in no mirror. While it is in flight it therefore stands for its chain: all
+//! its blocks count as expected on its replica, so that a burst of one new prefix stays together, whichever
+//! routers it comes by, and the tokens it will compute count as work there.
 
 use std::collections::HashMap;
 
-use crate::index::{Index, ReplicaId, bisect, common};
+use super::pending::{Pending, Sent};
+use crate::delta::Expected;
+use crate::index::{Index, ReplicaId};
 
 /// How long a prompt is expected that nobody says anything about.
 const TTL_S: f64 = 60.0;
 
-/// A prompt whose prefill is not known to be done.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    ticket: u64,
-    expires_s: f64,
-    /// `chain[0]`, or 0: most prompts differ here already.
-    first: u64,
-    chain: Box<[u64]>,
-    /// Leading blocks of the chain that the replica held when last looked at.
-    stored: usize,
-    block_tokens: u64,
-    prompt_tokens: u64,
-    /// What it had to compute when it was picked.
-    uncached_tokens: u64,
-    /// Whether a load reported after it was picked may contain it.
-    pub reported: bool,
-}
+/// Prompts of other routers that are counted on a replica.
+const MAX_ANNOUNCED: usize = 1024;
 
-impl Pending {
-    /// Tokens it has still to compute, at most: as its blocks are stored, they are done.
-    pub fn remaining_tokens(&self) -> u64 {
-        let beyond = self.prompt_tokens - self.stored as u64 * self.block_tokens;
-        self.uncached_tokens.min(beyond)
-    }
+/// Blocks of theirs.
+const MAX_ANNOUNCED_BLOCKS: usize = 1 << 16;
 
-    /// Leading blocks it shares with `chain`.
-    fn common(&self, chain: &[u64]) -> usize {
-        if chain.first() == Some(&self.first) {
-            common(&self.chain, chain)
-        } else {
-            0
-        }
-    }
-
-    /// Looks up how far its chain is stored by now; true if all of it is, which it was not before.
-    fn is_done(&mut self, index: &Index, replica: ReplicaId) -> bool {
-        let left = &self.chain[self.stored..];
-        if left.first().is_none_or(|&hash| !index.holds(replica, hash)) {
-            return false;
-        }
-        self.stored += bisect(left.len(), |i| index.holds(replica, left[i]));
-        self.stored == self.chain.len()
-    }
-}
-
-/// One replica's side.
+/// One replica's side. Both lists in the order in which they came, and so of their expiry.
 #[derive(Debug, Default)]
 struct Side {
     requests: u32,
-    /// In the order of their tickets, and so of their expiry.
-    pending: Vec<Pending>,
+    /// In the order of their tickets, too.
+    sent: Vec<Pending>,
+    /// What it announced and this router has not sent, or no longer waits for.
+    announced: Vec<Pending>,
 }
 
-/// A prompt that was just picked.
-pub(crate) struct Sent<'a> {
-    pub chain: &'a [u64],
-    /// Leading blocks in the replica's mirror.
-    pub stored: usize,
-    pub block_tokens: u64,
-    pub prompt_tokens: u64,
-    pub uncached_tokens: u64,
+impl Side {
+    fn pending(&self) -> impl Iterator<Item = &Pending> {
+        self.sent.iter().chain(&self.announced)
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&mut Pending) -> bool) {
+        self.sent.retain_mut(&mut keep);
+        self.announced.retain_mut(keep);
+    }
+
+    fn has_room_for(&self, blocks: usize) -> bool {
+        let known: usize = self.announced.iter().map(Pending::num_blocks).sum();
+        self.announced.len() < MAX_ANNOUNCED && known + blocks <= MAX_ANNOUNCED_BLOCKS
+    }
 }
 
 /// All prompts in flight, by replica and by ticket. Tickets begin with 1 and are never used again.
@@ -88,31 +59,69 @@ impl InFlight {
         self.tickets += 1;
         let ticket = self.tickets;
         self.requests.insert(ticket, replica);
-        let index = replica as usize;
-        if index >= self.sides.len() {
-            self.sides.resize_with(index + 1, Side::default);
-        }
-        self.sides[index].requests += 1;
-        self.sides[index].pending.push(Pending {
-            ticket,
-            expires_s: now_s + TTL_S,
-            first: sent.chain.first().copied().unwrap_or(0),
-            chain: sent.chain.into(),
-            stored: sent.stored,
-            block_tokens: sent.block_tokens,
-            prompt_tokens: sent.prompt_tokens,
-            uncached_tokens: sent.uncached_tokens,
-            reported: false,
-        });
+        let prompt = Pending::sent(ticket, sent, now_s + TTL_S);
+        let side = self.side(replica);
+        side.requests += 1;
+        side.sent.push(prompt);
         ticket
     }
 
-    /// Its prefill is done: it is no longer work, nor does anybody wait for its blocks.
+    /// The replica has announced a prompt. One of this router's that ends alike is taken to be the same, until
+    /// another announcement shows that there are two.
+    pub fn expect(
+        &mut self,
+        replica: ReplicaId,
+        expected: &Expected,
+        block_tokens: u64,
+        index: &Index,
+    ) {
+        let side = self.side(replica);
+        let last = expected.hashes.last().copied();
+        if last.is_none() || side.pending().any(|prompt| prompt.id == Some(expected.id)) {
+            return;
+        }
+        let is_same = |prompt: &&mut Pending| prompt.id.is_none() && prompt.last() == last;
+        if let Some(own) = side.sent.iter_mut().find(is_same) {
+            own.id = Some(expected.id);
+        } else if side.has_room_for(expected.hashes.len()) {
+            let mut prompt = Pending::announced(expected, block_tokens);
+            if !prompt.is_done(index, replica) {
+                side.announced.push(prompt);
+            }
+        }
+    }
+
+    /// The replica will not compute a prompt that it announced.
+    pub fn dropped(&mut self, replica: ReplicaId, id: u64) {
+        if let Some(side) = self.sides.get_mut(replica as usize) {
+            side.retain(|prompt| prompt.id != Some(id));
+        }
+    }
+
+    /// Forgets what the replica has announced: it will say it again, or its life is over.
+    pub fn forget_announced(&mut self, replica: ReplicaId) {
+        if let Some(side) = self.sides.get_mut(replica as usize) {
+            side.announced.clear();
+            for prompt in &mut side.sent {
+                prompt.id = None;
+            }
+        }
+    }
+
+    /// Its prefill is done: it is no longer work, nor does anybody wait for its blocks. What the replica has
+    /// announced it ends itself: its word on the blocks comes later than the first token.
     pub fn prefilled(&mut self, ticket: u64) {
         if let Some(&replica) = self.requests.get(&ticket) {
-            let pending = &mut self.sides[replica as usize].pending;
-            if let Ok(index) = pending.binary_search_by_key(&ticket, |prompt| prompt.ticket) {
-                pending.remove(index);
+            let side = &mut self.sides[replica as usize];
+            let place = side
+                .sent
+                .binary_search_by_key(&ticket, |prompt| prompt.ticket);
+            if let Ok(index) = place {
+                let mut prompt = side.sent.remove(index);
+                if prompt.id.is_some() {
+                    prompt.expires_s = f64::INFINITY;
+                    side.announced.push(prompt);
+                }
             }
         }
     }
@@ -136,19 +145,20 @@ impl InFlight {
     /// Stops expecting prompts that are too old. Their requests still count until they are released.
     pub fn expire(&mut self, now_s: f64) {
         for side in &mut self.sides {
-            let old = side
-                .pending
-                .iter()
-                .take_while(|prompt| prompt.expires_s <= now_s)
-                .count();
-            side.pending.drain(..old);
+            drop_expired(&mut side.sent, now_s);
+            drop_expired(&mut side.announced, now_s);
+            // Batches come without the time: these came since the last pick.
+            let new = side.announced.iter_mut().rev();
+            for prompt in new.take_while(|prompt| prompt.expires_s.is_infinite()) {
+                prompt.expires_s = now_s + TTL_S;
+            }
         }
     }
 
     /// A load arrived: it may contain every prompt sent before.
     pub fn load_reported(&mut self, replica: ReplicaId) {
         if let Some(side) = self.sides.get_mut(replica as usize) {
-            for prompt in &mut side.pending {
+            for prompt in &mut side.sent {
                 prompt.reported = true;
             }
         }
@@ -157,31 +167,51 @@ impl InFlight {
     /// Blocks were stored: prompts end where all of theirs are, for what is left of them is less than a block.
     pub fn blocks_stored(&mut self, replica: ReplicaId, index: &Index) {
         if let Some(side) = self.sides.get_mut(replica as usize) {
-            side.pending
-                .retain_mut(|prompt| !prompt.is_done(index, replica));
+            side.retain(|prompt| !prompt.is_done(index, replica));
         }
     }
 
     /// Leading blocks of `chain` that prompts in flight there have or will have stored.
     pub fn expected(&self, replica: ReplicaId, chain: &[u64]) -> usize {
         self.pending(replica)
-            .iter()
             .map(|prompt| prompt.common(chain))
             .max()
             .unwrap_or(0)
     }
 
     /// Prompts there whose prefill is not known to be done.
-    pub fn pending(&self, replica: ReplicaId) -> &[Pending] {
-        self.sides
-            .get(replica as usize)
-            .map_or(&[], |side| &side.pending)
+    pub fn pending(&self, replica: ReplicaId) -> impl Iterator<Item = &Pending> {
+        let side = self.sides.get(replica as usize);
+        side.into_iter().flat_map(Side::pending)
     }
 
-    /// Requests there that have not ended.
+    /// Requests there that have not ended, of this router.
     pub fn requests(&self, replica: ReplicaId) -> u32 {
         self.sides
             .get(replica as usize)
             .map_or(0, |side| side.requests)
     }
+
+    /// Those of them whose prefill is not known to be done.
+    pub fn prefills(&self, replica: ReplicaId) -> usize {
+        self.sides
+            .get(replica as usize)
+            .map_or(0, |side| side.sent.len())
+    }
+
+    fn side(&mut self, replica: ReplicaId) -> &mut Side {
+        let index = replica as usize;
+        if index >= self.sides.len() {
+            self.sides.resize_with(index + 1, Side::default);
+        }
+        &mut self.sides[index]
+    }
+}
+
+fn drop_expired(prompts: &mut Vec<Pending>, now_s: f64) {
+    let old = prompts
+        .iter()
+        .take_while(|prompt| prompt.expires_s <= now_s)
+        .count();
+    prompts.drain(..old);
 }

@@ -3,6 +3,8 @@
 //! [`Router`] joins the index, the replicas' load, the prompts in flight and a policy. It does no I/O and asks no
 //! clock: what it decides follows from its arguments and its seed.
 
+#[cfg(test)]
+mod announced_tests;
 mod batch;
 mod candidate;
 mod core;
@@ -11,6 +13,7 @@ mod fleet;
 mod in_flight;
 mod least_load;
 mod load;
+mod pending;
 mod policy;
 mod random;
 mod round_robin;

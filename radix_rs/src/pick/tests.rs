@@ -11,7 +11,8 @@ use prost::Message;
 use super::{Pick, PolicyKind, Prompt, Reason, Router, Settings, Weights};
 use crate::chain::{HASH_VERSION, HashKey, extend_chain, mix, namespace_seed};
 use crate::delta::{
-    Cleared, DeltaBatch, DeltaEvent, Event, Load, LoadClass, PrefillOrder, Removed, Stored,
+    Cleared, DeltaBatch, DeltaEvent, Dropped, Event, Expected, Load, LoadClass, PrefillOrder,
+    Removed, Stored,
 };
 use crate::error::RouterError;
 use crate::index::Outcome;
@@ -35,7 +36,7 @@ fn router(policy: PolicyKind) -> Router {
 }
 
 /// A router of eligible replicas r0, r1, ... of model "m", each at epoch 1 with nothing cached and no work.
-fn fleet(policy: PolicyKind, replicas: usize) -> Router {
+pub(super) fn fleet(policy: PolicyKind, replicas: usize) -> Router {
     let router = router(policy);
     for index in 0..replicas {
         let name = format!("r{index}");
@@ -49,7 +50,7 @@ fn fleet(policy: PolicyKind, replicas: usize) -> Router {
     router
 }
 
-fn idle() -> Load {
+pub(super) fn idle() -> Load {
     Load {
         order: PrefillOrder::Shortest as i32,
         ..Load::default()
@@ -57,7 +58,7 @@ fn idle() -> Load {
 }
 
 /// Prompts that wait, by their remaining tokens.
-fn waiting(tokens: &[u64]) -> Load {
+pub(super) fn waiting(tokens: &[u64]) -> Load {
     let class = |&tokens: &u64| LoadClass {
         log2: tokens.ilog2(),
         requests: 1,
@@ -72,7 +73,7 @@ fn waiting(tokens: &[u64]) -> Load {
 }
 
 /// A batch of epoch 1 after which the tree holds `held`.
-fn batch(seq: u64, events: Vec<Event>, held: &[u64], load: Load) -> DeltaBatch {
+pub(super) fn batch(seq: u64, events: Vec<Event>, held: &[u64], load: Load) -> DeltaBatch {
     let events = events.into_iter().map(Some);
     DeltaBatch {
         epoch: 1,
@@ -88,18 +89,18 @@ fn batch(seq: u64, events: Vec<Event>, held: &[u64], load: Load) -> DeltaBatch {
     }
 }
 
-fn apply(router: &Router, name: &str, batch: &DeltaBatch) -> Outcome {
+pub(super) fn apply(router: &Router, name: &str, batch: &DeltaBatch) -> Outcome {
     router.apply(name, &batch.encode_to_vec()).unwrap().outcome
 }
 
-fn stored(hashes: &[u64]) -> Event {
+pub(super) fn stored(hashes: &[u64]) -> Event {
     Event::Stored(Stored {
         parent: 0,
         hashes: hashes.to_vec(),
     })
 }
 
-fn prompt(tokens: &[u32]) -> Prompt<'_> {
+pub(super) fn prompt(tokens: &[u32]) -> Prompt<'_> {
     Prompt {
         tokens,
         model: "m",
@@ -108,18 +109,18 @@ fn prompt(tokens: &[u32]) -> Prompt<'_> {
     }
 }
 
-fn chain(tokens: &[u32]) -> Vec<u64> {
+pub(super) fn chain(tokens: &[u32]) -> Vec<u64> {
     let mut hashes = Vec::new();
     let seed = namespace_seed(&key(), "m", "", "");
     extend_chain(&key(), seed, tokens, BLOCK as usize, &mut hashes);
     hashes
 }
 
-fn tokens(start: u32, len: u32) -> Vec<u32> {
+pub(super) fn tokens(start: u32, len: u32) -> Vec<u32> {
     (start..start + len).collect()
 }
 
-fn pick(router: &Router, tokens: &[u32], now_s: f64) -> Pick {
+pub(super) fn pick(router: &Router, tokens: &[u32], now_s: f64) -> Pick {
     router.pick(prompt(tokens), &[], now_s).unwrap()
 }
 
@@ -580,6 +581,11 @@ enum Step {
         replica: usize,
         text: u32,
     },
+    Expect {
+        replica: usize,
+        text: u32,
+    },
+    Drop(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -591,6 +597,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..6usize, prop::bool::weighted(0.3), prop::collection::vec(1..5000u64, 0..4))
             .prop_map(|(replica, draining, waiting)| Step::Report { replica, draining, waiting }),
         2 => (0..6usize, 0..6u32).prop_map(|(replica, text)| Step::Store { replica, text }),
+        2 => (0..6usize, 0..6u32).prop_map(|(replica, text)| Step::Expect { replica, text }),
+        1 => (0..40usize).prop_map(Step::Drop),
     ]
 }
 
@@ -616,6 +624,7 @@ proptest! {
         let mut held = vec![Vec::new(); 6];
         let mut seqs = [0; 6];
         let mut tickets = Vec::new();
+        let mut announced = Vec::new();
         for step in steps {
             match step {
                 Step::Pick { text, exclude } => {
@@ -660,6 +669,23 @@ proptest! {
                     let batch = batch(seqs[replica], vec![stored(&hashes)], &held[replica], load);
                     prop_assert_eq!(apply(&router, &names[replica], &batch), Outcome::Applied);
                 }
+                Step::Expect { replica, text } => {
+                    let hashes = chain(&tokens(text * 50, 30));
+                    let id = announced.len() as u64 + 1;
+                    announced.push(replica);
+                    let event = Event::Expected(Expected { id, start: 0, hashes });
+                    seqs[replica] += 1;
+                    let load = Load { draining: draining[replica], ..idle() };
+                    let batch = batch(seqs[replica], vec![event], &held[replica], load);
+                    prop_assert_eq!(apply(&router, &names[replica], &batch), Outcome::Applied);
+                }
+                Step::Drop(i) => if let Some(&replica) = announced.get(i) {
+                    let event = Event::Dropped(Dropped { id: i as u64 + 1 });
+                    seqs[replica] += 1;
+                    let load = Load { draining: draining[replica], ..idle() };
+                    let batch = batch(seqs[replica], vec![event], &held[replica], load);
+                    prop_assert_eq!(apply(&router, &names[replica], &batch), Outcome::Applied);
+                }
             }
         }
         for ticket in tickets {
@@ -668,7 +694,9 @@ proptest! {
         for (i, name) in names.iter().enumerate() {
             prop_assert_eq!(router.in_flight(name).unwrap(), 0);
             seqs[i] += 1;
-            apply(&router, name, &batch(seqs[i], vec![], &held[i], idle()));
+            let ids = (0..announced.len()).filter(|&id| announced[id] == i);
+            let dropped = ids.map(|id| Event::Dropped(Dropped { id: id as u64 + 1 })).collect();
+            apply(&router, name, &batch(seqs[i], dropped, &held[i], idle()));
         }
         for explained in router.explain(prompt(&tokens(0, 30)), 0.0) {
             let terms = explained.candidate.terms;

@@ -8,7 +8,7 @@ use super::answers::{
 };
 use super::arguments::{Natural, Priority, claim, parse_key, parse_policy, room_for};
 use super::buffer::Items;
-use crate::delta::encode_events;
+use crate::delta::{Event, encode_events};
 use crate::tree::{self, Namespace};
 
 /// A replica's radix tree. The manual is `_native.pyi`.
@@ -122,6 +122,34 @@ impl Tree {
             length: found.length,
             node: found.node,
         })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "Python calls it with keywords")]
+    #[pyo3(signature = (
+        id, tokens, *, node = Natural(0), length = Natural(0), extra_key = "", cache_salt = ""
+    ))]
+    fn expected<'py>(
+        &self,
+        py: Python<'py>,
+        id: Natural,
+        tokens: &Bound<'_, PyAny>,
+        node: Natural,
+        length: Natural,
+        extra_key: &str,
+        cache_salt: &str,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let tokens = Items::<u32>::get("tokens", tokens).map_err(TreeError::new_err)?;
+        let namespace = Namespace {
+            extra_key,
+            cache_salt,
+        };
+        let since = tree::Match {
+            length: length.length(),
+            node: node.0,
+        };
+        let expected = tokens.read(py, |tokens| self.0.expected(id.0, tokens, since, namespace))?;
+        let events = expected.map(Event::Expected).into_iter().collect();
+        Ok(PyBytes::new(py, &encode_events(events)))
     }
 
     fn parent(&self, node: Natural) -> PyResult<Option<u64>> {

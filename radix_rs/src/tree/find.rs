@@ -23,11 +23,7 @@ impl Tree {
         namespace: Namespace<'_>,
     ) -> Result<Match, TreeError> {
         let tokens = self.whole_pages(tokens)?;
-        let place = match self.resume(tokens, since) {
-            Some(place) => Some(self.walk(tokens, place)),
-            None => self.locate(tokens, namespace),
-        };
-        Ok(match place {
+        Ok(match self.place(tokens, since, namespace) {
             Some(place) => Match {
                 length: place.matched,
                 node: self.nodes.handle(place.node),
@@ -37,6 +33,19 @@ impl Tree {
                 node: self.nodes.handle(self.root),
             },
         })
+    }
+
+    /// Where a walk for this key ends, going on from `since` if that can be.
+    pub(super) fn place(
+        &self,
+        tokens: &[u32],
+        since: Match,
+        namespace: Namespace<'_>,
+    ) -> Option<Place> {
+        match self.resume(tokens, since) {
+            Some(place) => Some(self.walk(tokens, place)),
+            None => self.locate(tokens, namespace),
+        }
     }
 
     /// The handle of the node above `node`, `None` above a root.

@@ -31,6 +31,7 @@ mod check;
 mod common_prefix;
 mod edge;
 mod evict;
+mod expected;
 mod find;
 mod insert;
 mod length;

@@ -597,6 +597,7 @@ fn follow(mirror: &mut HashMap<u64, u64>, events: &[Event]) -> (u64, u64) {
                 mirror.clear();
                 (stored, removed) = (0, 0);
             }
+            Event::Expected(_) | Event::Dropped(_) => panic!("a tree expects nothing by itself"),
         }
     }
     (stored, removed)
