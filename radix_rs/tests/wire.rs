@@ -97,7 +97,6 @@ fn router(vectors: &Value) -> Router {
             k: 1.0,
             decode: 1.0,
         },
-        in_flight_ttl_s: 60.0,
         seed: 0,
     });
     let block_size = vectors["block_size"].as_u64().unwrap();
