@@ -23,9 +23,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "top",
         help="watch hit rates, load and delta lag, each second",
-        description="Show, each second until Ctrl-C, every replica that a router knows: cached "
-        "blocks, the share of prompt tokens that was cached (since the last time, and since the "
-        "replica joined), what it has to do, and how late its deltas come.",
+        description="Show, each second until Ctrl-C, every replica that a router knows: cached\n"
+        "blocks, the share of prompt tokens that was cached (since the last time, and since\n"
+        "the replica joined), what it has to do, and how late its deltas come.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
