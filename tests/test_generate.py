@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc import aio
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from proto.limits import MAX_METADATA_BYTES
+from proto.limits import MAX_METADATA_BYTES, METADATA_ENTRY_BYTES
 from proto.prefixlb.v1.inference_pb2 import (
     FINISH_REASON_LENGTH,
     FINISH_REASON_STOP,
@@ -275,7 +275,7 @@ async def test_bytes_that_are_no_request_are_an_invalid_argument_and_counted(
 async def test_a_replica_takes_all_the_metadata_a_router_may_send() -> None:
     async with replica_rig() as rig:
         for _ in range(20):  # gRPC refuses by chance between two limits of its own
-            metadata = aio.Metadata(("x", "y" * (MAX_METADATA_BYTES + 1024)))
+            metadata = aio.Metadata(("x", "y" * (MAX_METADATA_BYTES - METADATA_ENTRY_BYTES - 1)))
             call = rig.inference.Generate(tokens_request([1], 1), metadata=metadata)
             assert [part async for part in call]
 
