@@ -18,7 +18,7 @@ from radix_rs import HASH_VERSION, Router, derive_hash_key
 from tests.replica_process import ReplicaProcess
 from tests.tiny_model import write_tiny_model
 
-SECRET = b"of the cluster"
+SECRET = b"sixteen bytes are enough"
 NAME = "replica-a"
 PROMPT = [*range(5, 55)]
 
