@@ -97,20 +97,23 @@ class Listener:
         return True
 
 
-def _listen(server: aio.Server, host: str, port: int) -> int:
-    """The port that was bound."""
+def check_address(host: str, port: int) -> None:
+    """Raises Unavailable with the system's reason if nobody can listen there now."""
     try:
-        _probe(host, port)
-        return server.add_insecure_port(f"{host}:{port}")
-    except (OSError, RuntimeError) as error:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+            probe.bind(address)
+    except OSError as error:
         raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error
 
 
-def _probe(host: str, port: int) -> None:
-    # gRPC itself does not say why it fails, so the system is asked first.
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
-        probe.bind(address)
+def _listen(server: aio.Server, host: str, port: int) -> int:
+    """The port that was bound."""
+    check_address(host, port)  # gRPC itself does not say why it fails
+    try:
+        return server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error

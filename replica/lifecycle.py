@@ -7,6 +7,7 @@ import sys
 import torch
 
 from proto.errors import InvalidModel, Unavailable
+from proto.listening import check_address
 from proto.signals import EndSignals
 from replica.models.load import LoadedModel, load_model
 from replica.process import running
@@ -24,7 +25,10 @@ def run(settings: ReplicaSettings, hash_key: bytes) -> int:
     if settings.threads:
         torch.set_num_threads(settings.threads)
     try:
-        loaded = load_model(settings.model, choose_device(settings.device))
+        check_address(settings.host, settings.port)  # before the model, which takes long
+        device = choose_device(settings.device)
+        log.info("replica loads model=%s device=%s", settings.model, device)
+        loaded = load_model(settings.model, device)
         asyncio.run(serve(settings, loaded, hash_key))
     except (InvalidModel, CoreUnavailable, Unavailable) as error:
         print(f"prefixlb replica: {error}", file=sys.stderr)
