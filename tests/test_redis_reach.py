@@ -26,8 +26,9 @@ from tests.redis_process import redis_server
 
 PASSWORD = "p@ss/word"
 ACL = (
-    "~prefixlb:* resetchannels -@all +hello +ping +client|setinfo +time +set +mget +del +expire "
-    "+zadd +zrange +zrem +zremrangebyscore +xadd +xtrim +xread +xrevrange +multi +exec +select"
+    "~prefixlb:* resetchannels -@all +hello +ping +client|setinfo +time +get +pttl +set +mget +del "
+    "+unlink +expire +zadd +zrange +zrem +zremrangebyscore +xadd +xtrim +xread +xrevrange +multi "
+    "+exec +select"
 )
 """What prefixlb needs, as in README."""
 
