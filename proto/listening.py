@@ -1,10 +1,10 @@
 """A gRPC server that keeps its address: nobody else's mistake or malice ends it."""
 
 import asyncio
+import ctypes
 import logging
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 
 from grpc import aio
 
@@ -36,8 +36,8 @@ class Listener:
         self._make = make
         self._host = host
         self._registered: list[Register] = []
-        self._fallen: dict[aio.Server, asyncio.Task[None]] = {}
-        """Their calls go on, and crash the process should the server be forgotten before them."""
+        self._fallen: list[aio.Server] = []
+        """Their calls go on."""
         self._server = make()
         self.port = _listen(self._server, host, port)
         self._kept: asyncio.Task[None] | None = None
@@ -68,8 +68,8 @@ class Listener:
             if await self._listens():
                 continue
             log.error("listener died, listens again port=%d", self.port)
-            outlived = asyncio.create_task(self._outlive(self._server), name="fallen listener")
-            self._fallen[self._server] = outlived
+            _keep_for_ever(self._server)
+            self._fallen.append(self._server)
             self._server = self._make()
             while True:
                 try:
@@ -78,11 +78,6 @@ class Listener:
                 except Unavailable:
                     await asyncio.sleep(RELISTEN_PAUSE_S)
             await self._start()
-
-    async def _outlive(self, server: aio.Server) -> None:
-        with suppress(ValueError):  # what it died of; UnicodeDecodeError is one
-            await server.wait_for_termination()
-        del self._fallen[server]
 
     async def _listens(self) -> bool:
         """The server itself says nothing as long as calls of its run."""
@@ -95,6 +90,11 @@ class Listener:
             return True
         writer.close()
         return True
+
+
+def _keep_for_ever(server: aio.Server) -> None:
+    """A server that died is never freed: gRPC would use what it frees, and crash the process."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
 def check_address(host: str, port: int) -> None:

@@ -27,8 +27,8 @@ from tests.redis_process import redis_server
 PASSWORD = "p@ss/word"
 ACL = (
     "~prefixlb:* resetchannels -@all +hello +ping +client|setinfo +time +get +pttl +set +mget +del "
-    "+unlink +expire +zadd +zrevrange +zrem +zremrangebyscore +xadd +xtrim +xread +xrevrange +multi "
-    "+exec +select"
+    "+unlink +expire +zadd +zrevrange +zrem +zremrangebyscore +xadd +xtrim +xread +xrevrange "
+    "+multi +exec +select"
 )
 """What prefixlb needs, as in README."""
 
