@@ -13,9 +13,13 @@ from tests.redis_process import redis_server
 
 
 def pytest_configure() -> None:
-    """In the background of a shell Ctrl-C is ignored, and processes that tests start inherit it."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """In the background of a shell Ctrl-C is ignored, under nohup a closed terminal.
+
+    Processes that tests start would inherit both; a handler they do not.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
