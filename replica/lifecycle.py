@@ -26,9 +26,7 @@ def run(settings: ReplicaSettings, hash_key: bytes) -> int:
         torch.set_num_threads(settings.threads)
     try:
         check_address(settings.host, settings.port)  # before the model, which takes long
-        device = choose_device(settings.device)
-        log.info("replica loads model=%s device=%s", settings.model, device)
-        loaded = load_model(settings.model, device)
+        loaded = load_model(settings.model, choose_device(settings.device))
         asyncio.run(serve(settings, loaded, hash_key))
     except (InvalidModel, CoreUnavailable, Unavailable) as error:
         print(f"prefixlb replica: {error}", file=sys.stderr)

