@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
@@ -45,6 +45,7 @@ def pieces(made: TextCodec, token_ids: Sequence[int]) -> list[str]:
 @given(text=st.text())
 @settings(deadline=None)
 def test_decoding_what_was_encoded_gives_the_text(text: str) -> None:
+    assume(not any(special in text for special in SPECIAL))  # of a text they control, and go
     made = codec()
     assert made.decode(made.encode(text)) == text
 
