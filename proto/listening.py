@@ -54,8 +54,7 @@ class Listener:
         """Close the port at once; running calls have `grace_s`. May be called again with less."""
         if self._kept is not None:
             self._kept.cancel()
-        for server in (*self._fallen, self._server):
-            await server.stop(grace_s)
+        await asyncio.gather(*(each.stop(grace_s) for each in (*self._fallen, self._server)))
 
     async def _start(self) -> None:
         for register in self._registered:

@@ -7,13 +7,13 @@ import grpc
 
 from proto import keys
 from proto.client import CHANNEL_OPTIONS
-from proto.errors import error_from_status
+from proto.errors import from_status
 from proto.prefixlb.v1.admin_pb2 import ListReplicasRequest, MirrorState, ReplicaStatus
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.prefixlb.v1.replica_pb2 import InfoRequest, InfoResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 
-MOST_ASKED_AT_ONCE = 32
+MAX_ASKED_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,10 @@ def view_fleet(router_address: str, *, timeout_s: float = 5.0) -> list[ReplicaVi
 
     Raises an LBError if the router does not answer.
     """
-    with grpc.insecure_channel(router_address, options=CHANNEL_OPTIONS) as channel:
-        try:
-            listed = AdminStub(channel).ListReplicas(ListReplicasRequest(), timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise error_from_status(error.code(), error.details()) from error
+    with grpc.insecure_channel(router_address, options=CHANNEL_OPTIONS) as channel, from_status():
+        listed = AdminStub(channel).ListReplicas(ListReplicasRequest(), timeout=timeout_s)
     statuses = sorted(listed.replicas, key=lambda s: (s.lease.replica_id, s.lease.address))
-    with ThreadPoolExecutor(MOST_ASKED_AT_ONCE) as asking:
+    with ThreadPoolExecutor(MAX_ASKED_AT_ONCE) as asking:
         infos = asking.map(replica_info, [status.lease.address for status in statuses])
         return list(map(ReplicaView, statuses, infos))
 

@@ -80,10 +80,9 @@ async def redis_is_gone(scene: Scene) -> None:
 
 
 async def redis_cannot_be_reached(scene: Scene) -> None:
-    field = scene.field
-    field.forwarder.point_at(None)
+    scene.field.forwarder.point_at(None)
     await scene.hold(20.0)
-    field.forwarder.point_at(int(field.server.address.rpartition(":")[2]))
+    scene.field.lead_to_server()
 
 
 async def redis_fails_over_to_a_copy(scene: Scene) -> None:

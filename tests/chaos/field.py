@@ -83,13 +83,17 @@ class Field:
             old.kill()
             await copy.replicaof("NO", "ONE")
         self.servers = [new, old]
-        self.forwarder.point_at(_port(new))
+        self.lead_to_server()
 
     async def start_server(self) -> None:
         """Start the present server anew, empty, and let the address lead there."""
         self.server.start()
         async with self.client() as client:
             await self._listens(client)
+        self.lead_to_server()
+
+    def lead_to_server(self) -> None:
+        """Let the address lead to the present server."""
         self.forwarder.point_at(_port(self.server))
 
     async def serving(self, child: Child) -> None:
