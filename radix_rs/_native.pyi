@@ -366,6 +366,20 @@ class MirrorStats:
     digest: int
 
 @final
+class BlockSet:
+    """A mirror's blocks as of one batch; stays as it is while the mirror goes on."""
+
+    epoch: int
+    seq: int
+    count: int
+
+    def not_in(self, other: BlockSet, limit: int) -> tuple[int, list[int]]:
+        """How many of these blocks `other` lacks, and the first `limit` of them, sorted.
+
+        Without the interpreter's lock: two big trees take milliseconds.
+        """
+
+@final
 class Router:
     """The router's index, load table, prompts in flight and policy. No I/O; thread safe."""
 
@@ -421,7 +435,11 @@ class Router:
         """
     def load(self, replica: str) -> Load: ...
     def blocks(self, replica: str) -> list[int]:
-        """The hashes in its mirror, sorted; for audits and tests."""
+        """The hashes in its mirror, sorted. For tests."""
+    def block_set(self, replica: str) -> BlockSet:
+        """Its mirror's blocks as of one batch. Looks at the whole index, without the interpreter's
+        lock: for an audit, on a thread of its own.
+        """
     def pick(
         self,
         tokens: Buffer,

@@ -170,9 +170,7 @@ impl Core {
     }
 
     pub fn blocks(&self, name: &str) -> Result<Vec<u64>, RouterError> {
-        let mut blocks = self.index.blocks(self.fleet.find(name)?);
-        blocks.sort_unstable();
-        Ok(blocks)
+        Ok(self.index.blocks(self.fleet.find(name)?))
     }
 
     pub fn in_flight_requests(&self, name: &str) -> Result<u32, RouterError> {

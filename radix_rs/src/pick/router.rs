@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::batch::{Applied, decode};
+use super::block_set::BlockSet;
 use super::core::{Core, Explained, Hashed, MirrorStats, Pick};
 use super::cost::Weights;
 use super::policy::{Policy, PolicyKind};
@@ -137,12 +138,26 @@ impl Router {
         self.core().load(name)
     }
 
+    /// Its mirror's blocks as of one batch. Looks at every run; the rest is done without the lock.
+    ///
+    /// # Errors
+    /// Unknown replica.
+    pub fn block_set(&self, name: &str) -> Result<BlockSet, RouterError> {
+        let (mirror, hashes) = {
+            let core = self.core();
+            (core.mirror(name)?, core.blocks(name)?)
+        };
+        Ok(BlockSet::new(mirror.epoch, mirror.seq, hashes))
+    }
+
     /// The hashes in its mirror, sorted.
     ///
     /// # Errors
     /// Unknown replica.
     pub fn blocks(&self, name: &str) -> Result<Vec<u64>, RouterError> {
-        self.core().blocks(name)
+        let mut blocks = self.core().blocks(name)?;
+        blocks.sort_unstable();
+        Ok(blocks)
     }
 
     /// Requests picked there and not released.

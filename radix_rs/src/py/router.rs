@@ -110,6 +110,31 @@ struct MirrorStats {
 }
 
 #[pyclass(frozen, module = "radix_rs")]
+struct BlockSet(pick::BlockSet);
+
+#[pymethods]
+impl BlockSet {
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.0.epoch
+    }
+
+    #[getter]
+    fn seq(&self) -> u64 {
+        self.0.seq
+    }
+
+    #[getter]
+    fn count(&self) -> usize {
+        self.0.count()
+    }
+
+    fn not_in(&self, py: Python<'_>, other: &Self, limit: usize) -> (usize, Vec<u64>) {
+        py.detach(|| self.0.not_in(&other.0, limit))
+    }
+}
+
+#[pyclass(frozen, module = "radix_rs")]
 struct Router(pick::Router);
 
 #[pymethods]
@@ -191,6 +216,10 @@ impl Router {
 
     fn blocks(&self, replica: &str) -> PyResult<Vec<u64>> {
         Ok(self.0.blocks(replica)?)
+    }
+
+    fn block_set(&self, py: Python<'_>, replica: &str) -> PyResult<BlockSet> {
+        Ok(BlockSet(py.detach(|| self.0.block_set(replica))?))
     }
 
     #[expect(
@@ -307,6 +336,7 @@ fn token_buffer(tokens: &Bound<'_, PyAny>) -> PyResult<Items<u32>> {
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("RouterError", module.py().get_type::<RouterError>())?;
     module.add_class::<Router>()?;
+    module.add_class::<BlockSet>()?;
     module.add_class::<Applied>()?;
     module.add_class::<Load>()?;
     module.add_class::<Candidate>()?;
