@@ -288,7 +288,7 @@ async def test_ctrl_c_in_a_terminal_ends_an_answer_and_not_the_conversation(
             await asyncio.to_thread(show, "you> ")
             await router.cancelled.wait()
             os.write(ours, b"hello\n")
-            await asyncio.to_thread(show, "yes no")
+            assert "yes no" in await asyncio.to_thread(show, "you> ")
             os.write(ours, b"\x04")  # Ctrl-D
             assert await process.wait() == 0
     finally:

@@ -11,7 +11,7 @@ class Linear:
     """Multiplies by a matrix that is kept in panels of outputs, [panels, inputs, width].
 
     On CPU, few rows (8 to 32: decodes, the rest of a prompt after its cached prefix) take a quarter
-    less time in panels than times the whole matrix; one row and long prompts take up to a tenth more.
+    less time in panels than whole; one row and long prompts take up to a tenth more.
     """
 
     def __init__(
