@@ -24,6 +24,30 @@ class RouterError(Exception):
     malformed batch, tokens that are no buffer of u32. Nothing was changed.
     """
 
+class TextError(Exception):
+    """A tokenizer or chat template that cannot be used, or a chat it refuses."""
+
+@final
+class TextCodec:
+    """A tokenizer and chat template; the twin of `proto.text.TextCodec`, token for token."""
+
+    def __new__(
+        cls,
+        tokenizer_json: bytes,
+        *,
+        chat_template: str = "",
+        bos_token: str = "",
+        eos_token: str = "",
+        add_bos: bool = False,
+    ) -> TextCodec:
+        """Raises TextError if the tokenizer or the template cannot be used."""
+
+    def encode(self, text: str) -> bytes:
+        """Token ids (u32, native byte order) of a text prompt. Releases the GIL."""
+
+    def encode_chat(self, messages: list[tuple[str, str]]) -> bytes:
+        """Token ids of (role, content) in the model's template. Raises TextError if it refuses."""
+
 def derive_hash_key(secret: bytes) -> bytes:
     """The 16-byte key of the chain hash: the first half of SHA-256("prefixlb-hash-v1" ||
     secret).

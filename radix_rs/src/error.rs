@@ -158,3 +158,32 @@ pub enum RouterError {
     #[error("broken invariant: {0}")]
     Broken(String),
 }
+
+/// A tokenizer or chat template that cannot be used, or a text they refuse.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TextError {
+    /// Not the JSON of a tokenizer.
+    #[error("tokenizer.json cannot be read: {0}")]
+    Tokenizer(String),
+    /// Its tokens are not bytes.
+    #[error("tokenizer decoder is not supported, only ByteLevel")]
+    NotByteLevel,
+    /// Text prompts want a token that is not there.
+    #[error("the begin-of-sequence token {0:?} is not in the vocabulary")]
+    NoBos(String),
+    /// Not a template, or one that asks for more than there is.
+    #[error("the chat template cannot be compiled: {0}")]
+    Template(String),
+    /// A chat needs one.
+    #[error("the model has no chat template; send text or token ids")]
+    NoTemplate,
+    /// A chat has at least one message.
+    #[error("the chat has no messages, expected at least 1")]
+    NoMessages,
+    /// It raised, or an expression in it failed.
+    #[error("the model's chat template refused the chat: {0}")]
+    Chat(String),
+    /// The tokenizer failed.
+    #[error("the text cannot be tokenised: {0}")]
+    Refused(String),
+}

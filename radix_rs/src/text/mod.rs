@@ -1,0 +1,124 @@
+//! How text and chats become token ids: the same as the replicas make of them.
+
+mod python_json;
+mod special_tokens;
+mod template;
+
+use tokenizers::{DecoderWrapper, Tokenizer};
+
+use crate::error::TextError;
+use special_tokens::{SpecialTokens, unused_mark};
+use template::ChatTemplate;
+
+/// What a model's text is made into tokens by, beside its tokenizer.
+#[derive(Clone, Debug, Default)]
+pub struct TextRules {
+    /// Jinja2. Empty: the model has no chat template.
+    pub chat_template: String,
+    /// Its text.
+    pub bos_token: String,
+    /// Its text.
+    pub eos_token: String,
+    /// Text prompts get the begin-of-sequence token.
+    pub add_bos: bool,
+}
+
+/// One turn of a chat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Who speaks.
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+/// A model's tokenizer and chat template.
+#[derive(Debug)]
+pub struct TextCodec {
+    tokenizer: Tokenizer,
+    special: SpecialTokens,
+    bos: Option<u32>,
+    template: Option<ChatTemplate>,
+}
+
+impl TextCodec {
+    /// `tokenizer_json` as the `tokenizers` crate reads it, with a byte-level decoder.
+    ///
+    /// # Errors
+    ///
+    /// If it is no such tokenizer, lacks the begin-of-sequence token, or the template does not compile.
+    pub fn new(tokenizer_json: &[u8], rules: TextRules) -> Result<Self, TextError> {
+        let tokenizer = Tokenizer::from_bytes(tokenizer_json)
+            .map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        if !matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
+            return Err(TextError::NotByteLevel);
+        }
+        let bos = if rules.add_bos {
+            let id = tokenizer.token_to_id(&rules.bos_token);
+            Some(id.ok_or_else(|| TextError::NoBos(rules.bos_token.clone()))?)
+        } else {
+            None
+        };
+        let added = tokenizer.get_added_tokens_decoder().into_values();
+        let special = added.filter(|token| token.special);
+        Ok(Self {
+            special: SpecialTokens::new(special.map(|token| token.content)),
+            bos,
+            template: match rules.chat_template.as_str() {
+                "" => None,
+                _ => Some(ChatTemplate::compile(rules)?),
+            },
+            tokenizer,
+        })
+    }
+
+    /// Token ids of a text prompt, after the begin-of-sequence token if the model wants one.
+    ///
+    /// Special tokens in it count as such: a text is the whole prompt as its sender wants it.
+    ///
+    /// # Errors
+    ///
+    /// If the tokenizer refuses it.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let mut ids: Vec<u32> = self.bos.into_iter().collect();
+        self.append(&mut ids, text)?;
+        Ok(ids)
+    }
+
+    /// Token ids of a chat as the model's template writes it, ready for the assistant's answer.
+    ///
+    /// Only the template's special tokens count as such; in a role or content they are plain text.
+    ///
+    /// # Errors
+    ///
+    /// If there is no message, no template, or the template refuses the chat.
+    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, TextError> {
+        let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
+        if messages.is_empty() {
+            return Err(TextError::NoMessages);
+        }
+        let written = messages
+            .iter()
+            .flat_map(|each| [each.role.as_str(), each.content.as_str()]);
+        let mark = unused_mark(&written.chain([template.source()]));
+        let cut: Vec<Message> = messages
+            .iter()
+            .map(|each| Message {
+                role: self.special.split(&each.role, mark),
+                content: self.special.split(&each.content, mark),
+            })
+            .collect();
+        let mut ids = Vec::new();
+        for piece in template.render(&cut)?.split(mark) {
+            self.append(&mut ids, piece)?;
+        }
+        Ok(ids)
+    }
+
+    fn append(&self, ids: &mut Vec<u32>, piece: &str) -> Result<(), TextError> {
+        let encoding = self.tokenizer.encode_fast(piece, false);
+        let encoding = encoding.map_err(|error| TextError::Refused(error.to_string()))?;
+        ids.extend_from_slice(encoding.get_ids());
+        Ok(())
+    }
+}
