@@ -9,7 +9,7 @@ use pyo3::types::PyBytes;
 use zerocopy::IntoBytes;
 
 use crate::error;
-use crate::text::{self, Message, TextRules};
+use crate::text::{self, Message, Namespace, TextRules};
 
 create_exception!(radix_rs, TextError, PyException);
 
@@ -49,7 +49,7 @@ impl TextCodec {
     }
 
     fn encode<'py>(&self, py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyBytes>> {
-        let ids = py.detach(|| self.codec.encode(text))?;
+        let ids = py.detach(|| self.codec.encode(Namespace::default(), text))?;
         Ok(PyBytes::new(py, ids.as_bytes()))
     }
 
@@ -62,7 +62,7 @@ impl TextCodec {
             .into_iter()
             .map(|(role, content)| Message { role, content })
             .collect();
-        let ids = py.detach(|| self.codec.encode_chat(&messages))?;
+        let ids = py.detach(|| self.codec.encode_chat(Namespace::default(), &messages))?;
         Ok(PyBytes::new(py, ids.as_bytes()))
     }
 }

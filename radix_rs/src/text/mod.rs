@@ -1,12 +1,16 @@
 //! How text and chats become token ids: the same as the replicas make of them.
 
+mod known;
 mod python_json;
+mod segments;
 mod special_tokens;
 mod template;
 
-use tokenizers::{DecoderWrapper, Tokenizer};
+use tokenizers::{AddedToken, DecoderWrapper, Tokenizer};
 
 use crate::error::TextError;
+use known::Known;
+use segments::Segments;
 use special_tokens::{SpecialTokens, unused_mark};
 use template::ChatTemplate;
 
@@ -23,6 +27,15 @@ pub struct TextRules {
     pub add_bos: bool,
 }
 
+/// Whose text it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Namespace<'a> {
+    /// As in the request.
+    pub extra_key: &'a str,
+    /// As in the request.
+    pub cache_salt: &'a str,
+}
+
 /// One turn of a chat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
@@ -36,6 +49,8 @@ pub struct Message {
 #[derive(Debug)]
 pub struct TextCodec {
     tokenizer: Tokenizer,
+    segments: Segments,
+    known: Known,
     special: SpecialTokens,
     bos: Option<u32>,
     template: Option<ChatTemplate>,
@@ -59,10 +74,12 @@ impl TextCodec {
         } else {
             None
         };
-        let added = tokenizer.get_added_tokens_decoder().into_values();
-        let special = added.filter(|token| token.special);
+        let added: Vec<AddedToken> = tokenizer.get_added_tokens_decoder().into_values().collect();
+        let special = added.iter().filter(|token| token.special);
         Ok(Self {
-            special: SpecialTokens::new(special.map(|token| token.content)),
+            segments: Segments::new(&added),
+            known: Known::new(),
+            special: SpecialTokens::new(special.map(|token| token.content.clone())),
             bos,
             template: match rules.chat_template.as_str() {
                 "" => None,
@@ -79,9 +96,9 @@ impl TextCodec {
     /// # Errors
     ///
     /// If the tokenizer refuses it.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+    pub fn encode(&self, namespace: Namespace<'_>, text: &str) -> Result<Vec<u32>, TextError> {
         let mut ids: Vec<u32> = self.bos.into_iter().collect();
-        self.append(&mut ids, text)?;
+        self.append(&mut ids, namespace, text)?;
         Ok(ids)
     }
 
@@ -92,7 +109,11 @@ impl TextCodec {
     /// # Errors
     ///
     /// If there is no message, no template, or the template refuses the chat.
-    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, TextError> {
+    pub fn encode_chat(
+        &self,
+        namespace: Namespace<'_>,
+        messages: &[Message],
+    ) -> Result<Vec<u32>, TextError> {
         let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
         if messages.is_empty() {
             return Err(TextError::NoMessages);
@@ -110,15 +131,24 @@ impl TextCodec {
             .collect();
         let mut ids = Vec::new();
         for piece in template.render(&cut)?.split(mark) {
-            self.append(&mut ids, piece)?;
+            self.append(&mut ids, namespace, piece)?;
         }
         Ok(ids)
     }
 
-    fn append(&self, ids: &mut Vec<u32>, piece: &str) -> Result<(), TextError> {
-        let encoding = self.tokenizer.encode_fast(piece, false);
-        let encoding = encoding.map_err(|error| TextError::Refused(error.to_string()))?;
-        ids.extend_from_slice(encoding.get_ids());
+    fn append(
+        &self,
+        ids: &mut Vec<u32>,
+        namespace: Namespace<'_>,
+        piece: &str,
+    ) -> Result<(), TextError> {
+        for segment in self.segments.of(piece) {
+            let encoded = self.known.ids(namespace, segment, || {
+                let encoding = self.tokenizer.encode_fast(segment, false);
+                encoding.map(|encoding| encoding.get_ids().into())
+            });
+            ids.extend_from_slice(&encoded.map_err(|error| TextError::Refused(error.to_string()))?);
+        }
         Ok(())
     }
 }
