@@ -75,7 +75,7 @@ mod tests {
         AddedToken::from(text, true).normalized(false)
     }
 
-    fn cut<'a>(added: &[AddedToken], text: &'a str) -> Vec<String> {
+    fn cut(added: &[AddedToken], text: &str) -> Vec<String> {
         Segments::new(added).of(text).map(str::to_owned).collect()
     }
 
