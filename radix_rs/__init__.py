@@ -2,6 +2,7 @@
 
 from ._native import (
     HASH_VERSION,
+    Activity,
     Admission,
     Applied,
     Candidate,
@@ -11,9 +12,13 @@ from ._native import (
     Load,
     Match,
     MirrorStats,
+    ModelReading,
+    News,
     Pick,
+    Plane,
     Router,
     RouterError,
+    TokenTotals,
     Tree,
     TreeError,
     TreeStats,
@@ -24,6 +29,7 @@ from ._native import (
 
 __all__ = [
     "HASH_VERSION",
+    "Activity",
     "Admission",
     "Applied",
     "Candidate",
@@ -33,9 +39,13 @@ __all__ = [
     "Load",
     "Match",
     "MirrorStats",
+    "ModelReading",
+    "News",
     "Pick",
+    "Plane",
     "Router",
     "RouterError",
+    "TokenTotals",
     "Tree",
     "TreeError",
     "TreeStats",

@@ -7,6 +7,8 @@ unless the name says otherwise. A broken protocol raises `TreeError` before anyt
 a `hash_key` that has not 16 bytes `ValueError` everywhere.
 """
 
+from collections.abc import Sequence
+from os import PathLike
 from typing import final
 
 from typing_extensions import Buffer
@@ -459,3 +461,122 @@ class Router:
         """Recompute every invariant of the index; RouterError names the first that fails. For
         tests.
         """
+
+@final
+class Activity:
+    """What a replica does now."""
+
+    calls: int
+    """Requests there, answered or not."""
+    unanswered: int
+    """Those whose answer has not begun."""
+    heard_s: float
+    """When the last of any answer came, by the clock of `Plane`; -inf: never."""
+
+@final
+class TokenTotals:
+    """Tokens of the requests a replica has completed since it joined."""
+
+    requests: int
+    prompt: int
+    available: int
+    captured: int
+    delivered: int
+
+@final
+class ModelReading:
+    """What was counted of one model's requests; "" of those that named none that is served."""
+
+    model: str
+    ended: list[tuple[str, int]]
+    """By the name of their gRPC code; none that is 0."""
+    first_token: tuple[list[int], float]
+    """Counts by bucket, the last without a bound, and the sum in seconds."""
+    inter_token: tuple[list[int], float]
+
+@final
+class News:
+    """What the data plane laid down since it was last asked."""
+
+    asks: list[tuple[int, bytes]]
+    """Serialised requests that it cannot read, each to be answered or refused by its number."""
+    given_up: list[int]
+    """Asks that nobody waits for any more."""
+    suspects: list[tuple[str, int, str]]
+    """Replicas that failed, with their serial and why; nothing goes there until `set_eligible`."""
+    retries: list[tuple[str, str]]
+    """Requests that went elsewhere, by id, and why."""
+
+@final
+class Plane:
+    """The data plane: HTTP/2 from clients to replicas, on threads of its own. Thread safe."""
+
+    port: int
+    inflight: int
+    """Requests in flight, and what has entered by `enter`."""
+    taken: int
+    """How many ever were."""
+    connections: int
+    """Of clients."""
+    news_fd: int
+    """Readable when there is news to take."""
+
+    def __init__(
+        self,
+        router: Router,
+        *,
+        host: str,
+        port: int,
+        shards: int,
+        max_inflight: int,
+        max_open_calls: int,
+        retries: int,
+        write_stall_s: float,
+        behind: str | PathLike[str],
+        first_token_buckets_s: Sequence[float],
+        inter_token_buckets_s: Sequence[float],
+        now_s: float,
+        seed: int,
+    ) -> None:
+        """Holds its port from now on. OSError if the address cannot be had.
+
+        Prompts are picked by `router`, whose other callers read a clock that now says `now_s`.
+        `shards`: threads. `max_open_calls`: of Generate, in flight or not. `behind`: the socket of
+        the server that answers every other method.
+        """
+    def start(self) -> None:
+        """Take calls. Once; OSError if the system gives no thread."""
+    def drain(self) -> None:
+        """Close the port and tell clients to go; calls that run go on."""
+    def stop(self) -> None:
+        """End all that runs. Waits for the threads."""
+    def add_replica(
+        self, replica: str, *, address: str, model: str, page_size: int, tokenizer_digest: bytes
+    ) -> int:
+        """Before it is made eligible. Returns its serial. RouterError if the address is none."""
+    def remove_replica(self, replica: str, why: str) -> None:
+        """Its calls end, or go elsewhere. Unknown: nothing happens."""
+    def end_calls(self, replica: str, why: str, *, only_unanswered: bool = False) -> None:
+        """As if its connections had broken; the next call opens another one."""
+    def activity(self, replica: str) -> Activity:
+        """Nothing, of one that is not there; so `totals`."""
+    def totals(self, replica: str) -> TokenTotals: ...
+    def enter(self) -> bool:
+        """One more is in flight, until `leave`; False if there are `max_inflight`."""
+    def leave(self) -> None: ...
+    def take_news(self) -> News: ...
+    def answer(
+        self, ask: int, *, model: str, tokens: Buffer, tokenizer_digest: bytes | None = None
+    ) -> None:
+        """What a request asks: its model, and the tokens (u32) by which trees know its prompt.
+
+        With a digest they were made of text, and replace it for replicas of that digest. An ask
+        that was given up is ignored, here and in `refuse`.
+        """
+    def refuse(self, ask: int, code: int, message: str) -> None:
+        """The client gets this status (gRPC's number)."""
+    def picks(self) -> list[tuple[str, int]]:
+        """By the name of their reason; none that is 0."""
+    def retries(self) -> int:
+        """Requests sent elsewhere because a replica failed before it answered."""
+    def models(self) -> list[ModelReading]: ...

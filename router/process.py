@@ -16,11 +16,11 @@ from radix_rs import Router, key_check
 from router.admin import Admin
 from router.admission import Admission
 from router.auditor import Auditor
+from router.desk import Desk
 from router.discovery import Discovery
 from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
-from router.front import Front
 from router.health import Readiness
 from router.metrics import Metrics
 from router.prompt import PromptReader
@@ -67,16 +67,28 @@ class Running:
 async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Running]:
     """A router that serves until the end of the block. Raises Unavailable if a port is taken."""
     metrics = Metrics(policy=settings.policy)
+    rng = random.Random()
+    router = Router(
+        hash_key=hash_key,
+        policy=settings.policy,
+        k=settings.uncached_weight,
+        decode_weight=settings.decode_weight,
+        seed=rng.getrandbits(64),
+    )
     server = Server(
+        router,
         host=settings.host,
         port=settings.port,
+        shards=settings.shards,
         max_inflight=settings.max_inflight,
-        metrics=metrics,
+        retries=settings.retries,
+        write_stall_s=settings.write_stall_s,
+        seed=rng.getrandbits(64),
     )
     page = metrics_page(metrics.registry, settings.metrics_host, settings.metrics_port)
     with page as metrics_port:
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
-            parts = _build(settings, hash_key, metrics, redis, tasks, server)
+            parts = _build(settings, hash_key, metrics, redis, tasks, router, server, rng)
             await parts.readiness.begin()
             background = [
                 tasks.create_task(parts.fleet.follow(parts.discovery.views()), name="discovery"),
@@ -104,21 +116,16 @@ def _build(
     metrics: Metrics,
     redis: Redis,
     tasks: asyncio.TaskGroup,
+    router: Router,
     server: Server,
+    rng: random.Random,
 ) -> Parts:
     """Every part, and who knows whom."""
-    rng = random.Random()
-    router = Router(
-        hash_key=hash_key,
-        policy=settings.policy,
-        k=settings.uncached_weight,
-        decode_weight=settings.decode_weight,
-        seed=rng.getrandbits(64),
-    )
     leases, deltas = RedisLink("leases"), RedisLink("deltas")
     subscriber = Subscriber(redis, cluster=settings.cluster, link=deltas, rng=rng)
     fleet = Fleet(
         router=router,
+        plane=server.plane,
         key_check=key_check(hash_key),
         subscriber=subscriber,
         tokenizers=Tokenizers(rng=rng),
@@ -134,20 +141,12 @@ def _build(
             redis, cluster=settings.cluster, link=leases, answers=fleet.answers, rng=rng
         )
         links = (leases, deltas)
-    admission, prompts = Admission(settings.max_inflight), PromptReader(fleet, metrics)
-    front = Front(
-        router=router,
-        fleet=fleet,
-        metrics=metrics,
-        retries=settings.retries,
-        prompts=prompts,
-        admission=admission,
-        write_stall_s=settings.write_stall_s,
-        rng=rng,
-    )
+    admission, prompts = Admission(server.plane), PromptReader(fleet, metrics)
     health = health_aio.HealthServicer()
     readiness = Readiness(health, fleet, timeout_s=settings.ready_timeout_s)
-    metrics.watch(fleet, subscriber, router, links)
+    metrics.watch(
+        plane=server.plane, fleet=fleet, subscriber=subscriber, router=router, links=links
+    )
     admin = Admin(
         router=router,
         fleet=fleet,
@@ -156,6 +155,6 @@ def _build(
         admission=admission,
         auditor=Auditor(router, fleet, hash_key=hash_key),
     )
-    server.add(front, admin, health)
+    server.add(Desk(server.plane, fleet=fleet, prompts=prompts), admin, health)
     silence = SilenceWatch(fleet, link=deltas)
     return Parts(router, discovery, subscriber, fleet, admission, readiness, silence)

@@ -1,5 +1,6 @@
 """What an operator can set, by flag (--max-inflight 9) or environment (ROUTER_MAX_INFLIGHT=9)."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -73,6 +74,9 @@ class RouterSettings(BaseSettings):
     )
     drain_timeout_s: float = Field(
         30.0, ge=0, description="seconds that running requests get after SIGTERM"
+    )
+    shards: int = Field(
+        min(2, os.cpu_count() or 1), ge=1, le=256, description="threads of the data plane"
     )
     max_inflight: int = Field(1024, ge=1, description="requests; above it: RESOURCE_EXHAUSTED")
     write_stall_s: float = Field(

@@ -25,6 +25,9 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Every one, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Prefix, Self::Load, Self::Cold, Self::Policy];
+
     /// Its name in the Python face.
     pub fn name(self) -> &'static str {
         match self {

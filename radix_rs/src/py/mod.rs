@@ -4,6 +4,7 @@ mod answers;
 mod arguments;
 mod buffer;
 mod chain;
+mod plane;
 mod router;
 mod tree;
 
@@ -13,5 +14,6 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     chain::register(module)?;
     tree::register(module)?;
-    router::register(module)
+    router::register(module)?;
+    plane::register(module)
 }

@@ -1,5 +1,7 @@
 //! The Python face of the router.
 
+use std::sync::Arc;
+
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
@@ -110,7 +112,7 @@ struct MirrorStats {
 }
 
 #[pyclass(frozen, module = "radix_rs")]
-struct Router(pick::Router);
+pub(super) struct Router(pub(super) Arc<pick::Router>);
 
 #[pymethods]
 impl Router {
@@ -118,7 +120,7 @@ impl Router {
     #[pyo3(signature = (*, hash_key, policy="cost", k=1.5, decode_weight=1.0, seed=0))]
     fn new(hash_key: &[u8], policy: &str, k: f64, decode_weight: f64, seed: u64) -> PyResult<Self> {
         let policy: PolicyKind = policy.parse().map_err(PyValueError::new_err)?;
-        Ok(Self(pick::Router::new(&Settings {
+        Ok(Self(Arc::new(pick::Router::new(&Settings {
             hash_key: parse_key(hash_key)?,
             policy,
             weights: Weights {
@@ -126,7 +128,7 @@ impl Router {
                 decode: at_least_0("decode_weight", decode_weight)?,
             },
             seed,
-        })))
+        }))))
     }
 
     #[pyo3(signature = (replica, *, model, block_size))]
