@@ -41,10 +41,12 @@ async fn through(
     let mut sender = connected.map_err(unavailable)?;
     let sent = sender.send_request(Request::from_parts(head, ()), body.is_end_stream());
     let broke = |error: h2::Error| Refusal::new(Code::from_h2(&error), error.to_string());
-    let (mut response, send) = sent.map_err(broke)?;
-    let _upload = Upload(tokio::task::spawn_local(upload(body, send)));
+    let (mut response, request) = sent.map_err(broke)?;
+    let _upload = Upload(tokio::task::spawn_local(upload(body, request)));
 
-    let head = caller.wait(poll_fn(|cx| Pin::new(&mut response).poll(cx))).await?;
+    let head = caller
+        .wait(poll_fn(|cx| Pin::new(&mut response).poll(cx)))
+        .await?;
     let (head, mut body): (_, RecvStream) = head.map_err(broke)?.into_parts();
     if body.is_end_stream() {
         return Ok(head.headers);
@@ -62,7 +64,10 @@ async fn through(
 
 fn behind(uri: &Uri) -> Uri {
     let path = uri.path();
-    let built = Uri::builder().scheme("http").authority("localhost").path_and_query(path);
+    let built = Uri::builder()
+        .scheme("http")
+        .authority("localhost")
+        .path_and_query(path);
     built.build().unwrap_or_default()
 }
 

@@ -27,8 +27,9 @@ use super::status::{Code, GRPC_STATUS, Refusal};
 use super::timeout;
 use crate::pick::{Pick, Prompt as Asked, Router};
 
-/// Bound of the pause before the second retry, doubled with each one more; the first is at once.
-const RETRY_PAUSE_S: f64 = 0.05;
+/// Bound of the pause before the second retry, doubled with each one more up to the most; the first is at once.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// How one request goes, for its metrics.
 pub(crate) struct Course {
@@ -51,7 +52,9 @@ impl Course {
                 gap_s = 0.0;
             }
         } else {
-            self.counters.first_token.observe((now - self.began).as_secs_f64());
+            self.counters
+                .first_token
+                .observe((now - self.began).as_secs_f64());
             for _ in 0..seen.token_messages {
                 self.counters.inter_token.observe(0.0);
             }
@@ -84,7 +87,11 @@ pub(crate) async fn generate(
     };
     let open = OpenCall::new(&shard);
     let ended = if open.is_too_many() {
-        Err(Refusal::new(Code::ResourceExhausted, "more calls are open than this router takes").into())
+        Err(Refusal::new(
+            Code::ResourceExhausted,
+            "more calls are open than this router takes",
+        )
+        .into())
     } else {
         serve(&shard, &head, &mut body, &mut caller, &mut course).await
     };
@@ -131,8 +138,9 @@ async fn serve(
 ) -> Result<HeaderMap, End> {
     let header_bytes = metadata::whole_bytes(&head.headers);
     if header_bytes > MAX_HEADER_BYTES {
-        let message =
-            format!("the headers have {header_bytes} bytes, at most {MAX_HEADER_BYTES} are allowed");
+        let message = format!(
+            "the headers have {header_bytes} bytes, at most {MAX_HEADER_BYTES} are allowed"
+        );
         return Err(Refusal::new(Code::ResourceExhausted, message).into());
     }
     let message = caller.wait(read_message(body)).await??;
@@ -143,12 +151,13 @@ async fn serve(
     let _admitted = Admitted::new(&shard.plane.admission)?;
     let metadata_bytes = metadata::size_bytes(&head.headers);
     if metadata_bytes > MAX_METADATA_BYTES {
-        let message =
-            format!("metadata has {metadata_bytes} bytes, at most {MAX_METADATA_BYTES} are allowed");
+        let message = format!(
+            "metadata has {metadata_bytes} bytes, at most {MAX_METADATA_BYTES} are allowed"
+        );
         return Err(Refusal::new(Code::InvalidArgument, message).into());
     }
     let (request, prompt) = read_prompt(shard, &message, request, caller, course).await?;
-    let made_id = if request.request_id.is_empty() {
+    let made_id = if request.id.is_empty() {
         shard.request_id()
     } else {
         String::new()
@@ -185,9 +194,8 @@ async fn read_prompt(
     }
     let mut waiting = shard.plane.desk.ask(message.clone());
     let answer = caller.wait(&mut waiting.answer).await?;
-    let reading = answer.unwrap_or_else(|_| {
-        Err(Refusal::new(Code::Unavailable, "the router ends"))
-    })?;
+    let reading =
+        answer.unwrap_or_else(|_| Err(Refusal::new(Code::Unavailable, "the router ends")))?;
     course.counters = shard.plane.counters.model(&reading.model);
     let prompt = Prompt {
         model: Arc::from(reading.model),
@@ -236,7 +244,7 @@ impl Bodies<'_> {
 
     fn request_id(&self) -> &str {
         if self.made_id.is_empty() {
-            &self.request.request_id
+            &self.request.id
         } else {
             self.made_id
         }
@@ -262,10 +270,11 @@ async fn try_replicas(
     let plane = &shard.plane;
     let mut failed: Vec<String> = Vec::new();
     let mut failure = None;
+    let mut pause = RETRY_PAUSE;
     while failed.len() <= plane.settings.retries {
-        if let Some(doublings) = failed.len().checked_sub(2) {
-            let pause = shard.uniform() * RETRY_PAUSE_S * f64::powi(2.0, doublings.min(16) as i32);
-            caller.wait(sleep(Duration::from_secs_f64(pause))).await?;
+        if failed.len() > 1 {
+            caller.wait(sleep(pause.mul_f64(shard.uniform()))).await?;
+            pause = MAX_RETRY_PAUSE.min(2 * pause);
         }
         let asked = Asked {
             tokens: &bodies.prompt.tokens,

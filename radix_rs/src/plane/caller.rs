@@ -62,13 +62,7 @@ impl Caller {
             None => self.respond.poll_reset(cx),
         };
         if reset.is_ready() {
-            let is_late = self.left().is_some_and(|left| left < DEADLINE_SLACK);
-            let code = if is_late {
-                Code::DeadlineExceeded
-            } else {
-                Code::Cancelled
-            };
-            return Poll::Ready(End::Gone(code));
+            return Poll::Ready(self.gone());
         }
         if let Some((_, sleep)) = &mut self.deadline {
             ready!(sleep.as_mut().poll(cx));
@@ -167,8 +161,14 @@ impl Caller {
         }
     }
 
+    /// The client left: by its deadline, or by its own will.
     fn gone(&self) -> End {
-        End::Gone(Code::Cancelled)
+        let is_late = self.left().is_some_and(|left| left < DEADLINE_SLACK);
+        End::Gone(if is_late {
+            Code::DeadlineExceeded
+        } else {
+            Code::Cancelled
+        })
     }
 }
 

@@ -18,9 +18,9 @@ use tokio::time::{Sleep, sleep_until, timeout};
 use super::caller::Caller;
 use super::limits::{
     FRAME_BYTES, HANDSHAKE_TIMEOUT, KEEPALIVE, KEEPALIVE_TIMEOUT, MAX_CONNECTION_STREAMS,
-    MAX_HEADER_BYTES, REQUEST_WINDOW_BYTES, REQUESTS_WINDOW_BYTES,
+    MAX_HEADER_LIST_BYTES, REQUEST_WINDOW_BYTES, REQUESTS_WINDOW_BYTES,
 };
-use super::line::{Line, LastRead};
+use super::line::{LastRead, Line};
 use super::replicas::GENERATE;
 use super::shard::{Phase, Shard};
 use super::status::{Code, Refusal};
@@ -33,10 +33,9 @@ pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream) {
     let _ = socket.set_nodelay(true);
     let (line, last_read) = Line::new(socket);
     let mut builder = Builder::new();
-    #[expect(clippy::cast_possible_truncation, reason = "a few KiB")]
     builder
         .max_concurrent_streams(MAX_CONNECTION_STREAMS)
-        .max_header_list_size(MAX_HEADER_BYTES as u32)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .initial_window_size(REQUEST_WINDOW_BYTES)
         .initial_connection_window_size(REQUESTS_WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES);
@@ -88,9 +87,10 @@ impl Drop for Counted<'_> {
 
 /// Serves a call beside the others.
 fn take(shard: &Rc<Shard>, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
-    let is_grpc = request.headers().get(CONTENT_TYPE).is_some_and(|kind| {
-        kind.as_bytes().starts_with(b"application/grpc")
-    });
+    let is_grpc = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     let path = request.uri().path();
     if request.method() != Method::POST || !is_grpc {
         let status = if is_grpc {
@@ -140,7 +140,9 @@ impl Keepalive {
             let silent = now.saturating_duration_since(self.last_read.get());
             if silent < KEEPALIVE {
                 self.is_asked = false;
-                self.timer.as_mut().reset((self.last_read.get() + KEEPALIVE).into());
+                self.timer
+                    .as_mut()
+                    .reset((self.last_read.get() + KEEPALIVE).into());
             } else if self.is_asked {
                 return Poll::Ready(());
             } else {
@@ -152,4 +154,3 @@ impl Keepalive {
         Poll::Pending
     }
 }
-

@@ -105,5 +105,9 @@ fn nonzero<const N: usize>(
     counts: &[AtomicU64; N],
 ) -> Vec<(&'static str, u64)> {
     let counts = counts.iter().map(|count| count.load(Relaxed));
-    names.into_iter().zip(counts).filter(|(_, n)| *n > 0).collect()
+    names
+        .into_iter()
+        .zip(counts)
+        .filter(|(_, n)| *n > 0)
+        .collect()
 }

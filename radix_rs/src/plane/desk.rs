@@ -131,7 +131,9 @@ impl Desk {
         self.lay(|tray| {
             let known = |(_, told, _): &(String, u64, String)| *told == serial;
             if !tray.news.suspects.iter().any(known) {
-                tray.news.suspects.push((id.to_owned(), serial, why.to_owned()));
+                tray.news
+                    .suspects
+                    .push((id.to_owned(), serial, why.to_owned()));
             }
         });
     }

@@ -79,7 +79,9 @@ pub(crate) async fn forward(
     let sent = request.send_data(attempt.body.clone(), true);
     sent.map_err(|error| broke(&error, false))?;
 
-    let head = side.wait(caller, |cx| Pin::new(&mut response).poll(cx)).await;
+    let head = side
+        .wait(caller, |cx| Pin::new(&mut response).poll(cx))
+        .await;
     let head = head.map_err(|stop| stop.into_fault(&attempt, false))?;
     let (head, mut body) = head.map_err(|error| broke(&error, false))?.into_parts();
     if head.status != StatusCode::OK {
@@ -183,7 +185,9 @@ impl Side<'_, '_> {
     ) -> Result<T, Stop> {
         poll_fn(|cx| {
             let answered = self.running.answered;
-            let ended = self.replica.poll_ended(cx, self.life, answered, self.ending.as_mut());
+            let ended = self
+                .replica
+                .poll_ended(cx, self.life, answered, self.ending.as_mut());
             if let Poll::Ready(why) = ended {
                 return Poll::Ready(Err(Stop::Replica(why)));
             }
@@ -216,7 +220,10 @@ fn failed(attempt: &Attempt<'_>, refusal: Refusal, answered: bool) -> Fault {
         code => code,
     };
     if code == Code::Unavailable {
-        attempt.shard.plane.suspect(attempt.replica, &refusal.message);
+        attempt
+            .shard
+            .plane
+            .suspect(attempt.replica, &refusal.message);
     }
     match code {
         // These say that another replica may serve the request.

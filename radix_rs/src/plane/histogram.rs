@@ -33,7 +33,11 @@ impl Histogram {
 
     /// The count of each bucket, the last without a bound, and the sum in seconds.
     pub fn read(&self) -> (Vec<u64>, f64) {
-        let counts = self.counts.iter().map(|count| count.load(Relaxed)).collect();
+        let counts = self
+            .counts
+            .iter()
+            .map(|count| count.load(Relaxed))
+            .collect();
         #[expect(clippy::cast_precision_loss, reason = "a sum for a page")]
         let sum_s = self.sum_ns.load(Relaxed) as f64 / 1e9;
         (counts, sum_s)

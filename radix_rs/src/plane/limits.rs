@@ -23,6 +23,10 @@ pub(crate) const METADATA_ENTRY_BYTES: usize = 32;
 /// Of all headers of a call.
 pub(crate) const MAX_HEADER_BYTES: usize = 2 * MAX_METADATA_BYTES;
 
+/// Of headers that are looked at: who sends more than the bound is told so, who sends more than this is refused
+/// by HTTP/2 itself.
+pub(crate) const MAX_HEADER_LIST_BYTES: u32 = 64 << 10;
+
 /// From the begin of a call to the end of its message; enough for the largest on a slow line.
 pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -59,13 +59,20 @@ pub(super) fn start(
         .unzip();
     let mut threads = Vec::new();
     for (number, clients) in receivers.into_iter().enumerate() {
-        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+        let runtime = Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
         let (shared, phases) = (shared.clone(), phases.subscribe());
         let accept = listener.take().map(|listener| (listener, senders.clone()));
         threads.push(spawn(number, move || {
             let seed = shared.settings.seed.wrapping_add(number as u64);
-            let shard = Rc::new(Shard::new(shared, phases, seed));
-            run(&runtime, &shard, clients, accept);
+            run(
+                &runtime,
+                &Rc::new(Shard::new(shared, phases, seed)),
+                clients,
+                accept,
+            );
         })?);
     }
     Ok(threads)
@@ -107,7 +114,10 @@ async fn accept_all(listener: TcpListener, senders: Senders, mut phases: watch::
     let mut turn = senders.iter().cycle();
     let accepting = async {
         loop {
-            let accepted = listener.accept().await.and_then(|(socket, _)| socket.into_std());
+            let accepted = listener
+                .accept()
+                .await
+                .and_then(|(socket, _)| socket.into_std());
             match accepted {
                 // A shard that is gone takes nobody, and the plane with it.
                 Ok(socket) => {

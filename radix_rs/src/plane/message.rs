@@ -13,11 +13,13 @@ use super::status::{Code, Refusal};
 
 /// The message without its prefix.
 pub(crate) async fn read_message(body: &mut RecvStream) -> Result<Bytes, End> {
-    timeout(MESSAGE_TIMEOUT, whole(body)).await.unwrap_or_else(|_| {
-        let seconds = MESSAGE_TIMEOUT.as_secs();
-        let message = format!("the call brought no request message within {seconds} s");
-        Err(Refusal::new(Code::DeadlineExceeded, message).into())
-    })
+    timeout(MESSAGE_TIMEOUT, whole(body))
+        .await
+        .unwrap_or_else(|_| {
+            let seconds = MESSAGE_TIMEOUT.as_secs();
+            let message = format!("the call brought no request message within {seconds} s");
+            Err(Refusal::new(Code::DeadlineExceeded, message).into())
+        })
 }
 
 async fn whole(body: &mut RecvStream) -> Result<Bytes, End> {

@@ -89,8 +89,8 @@ mod tests {
             headers.append(name, HeaderValue::from_static(value));
         }
         let passed = passed(&headers);
-        let values: Vec<_> = passed.get_all("x-a").iter().collect();
-        assert_eq!((passed.len(), values), (2, vec!["1", "2"]));
+        assert_eq!(passed.len(), 2);
+        assert!(passed.get_all("x-a").iter().eq(["1", "2"]));
         assert_eq!(size_bytes(&headers), 2 * (3 + 1 + 32));
     }
 

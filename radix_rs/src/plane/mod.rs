@@ -155,7 +155,11 @@ impl Plane {
     /// # Errors
     /// The system gives no thread or no runtime.
     pub fn start(&self) -> io::Result<()> {
-        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let listener = self
+            .listener
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let Some(listener) = listener else {
             return Err(io::Error::other("started before"));
         };
@@ -178,10 +182,12 @@ impl Plane {
     /// Ends all that runs, and the threads.
     pub fn stop(&self) {
         self.phases.send_replace(Phase::Stopped);
-        self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let threads = std::mem::take(
-            &mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner),
-        );
+        self.listener
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // One that panicked is over too.
             let _ = thread.join();
@@ -288,5 +294,7 @@ impl Drop for Plane {
 
 /// A thread of the plane.
 fn spawn(number: usize, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new().name(format!("plane-{number}")).spawn(run)
+    thread::Builder::new()
+        .name(format!("plane-{number}"))
+        .spawn(run)
 }

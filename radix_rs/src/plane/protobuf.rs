@@ -49,7 +49,9 @@ impl<'a> Fields<'a> {
     fn field(&mut self) -> Option<Field<'a>> {
         let begin = self.rest;
         let key = self.varint()?;
-        let number = u32::try_from(key >> 3).ok().filter(|n| (1..1 << 29).contains(n))?;
+        let number = u32::try_from(key >> 3)
+            .ok()
+            .filter(|n| (1..1 << 29).contains(n))?;
         let value = match key & 7 {
             0 => Value::Varint(self.varint()?),
             1 => {
@@ -115,7 +117,10 @@ mod tests {
     fn fields_are_read_with_their_bytes() {
         let message = [8, 0x96, 1, 0x12, 2, 7, 8, 0x1d, 1, 0, 0, 0];
         let read: Vec<_> = fields(&message).map(Result::unwrap).collect();
-        let values: Vec<_> = read.iter().map(|field| (field.number, field.value)).collect();
+        let values: Vec<_> = read
+            .iter()
+            .map(|field| (field.number, field.value))
+            .collect();
         assert_eq!(
             values,
             [

@@ -129,7 +129,9 @@ impl Replica {
 
     fn end(&self, lives: &AtomicU64, why: &str) {
         let mut because = self.ended_because.lock();
-        let because = because.as_mut().map_or_else(|error| &mut **error.get_mut(), |b| &mut **b);
+        let because = because
+            .as_mut()
+            .map_or_else(|error| &mut **error.get_mut(), |b| &mut **b);
         why.clone_into(because);
         lives.fetch_add(1, SeqCst);
         self.ending.notify_waiters();
@@ -244,7 +246,9 @@ impl Replicas {
             ending: Notify::new(),
             spec,
         };
-        table.by_id.insert(replica.spec.id.clone(), Arc::new(replica));
+        table
+            .by_id
+            .insert(replica.spec.id.clone(), Arc::new(replica));
         Ok(serial)
     }
 
@@ -308,7 +312,10 @@ impl Replicas {
     /// Nothing, of one that is not there.
     pub fn totals(&self, id: &str) -> Totals {
         self.get(id).map_or_else(Totals::default, |replica| {
-            *replica.totals.lock().unwrap_or_else(PoisonError::into_inner)
+            *replica
+                .totals
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
         })
     }
 }

@@ -26,7 +26,7 @@ pub(crate) const PREFIX_BYTES: usize = 5;
 /// What is read of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
-    pub request_id: String,
+    pub id: String,
     pub model: String,
     pub extra_key: String,
     pub cache_salt: String,
@@ -44,7 +44,7 @@ impl Request {
         for field in fields(message) {
             let field = field?;
             match (field.number, field.value) {
-                (REQUEST_ID, Value::Bytes(bytes)) => request.request_id = text(bytes)?,
+                (REQUEST_ID, Value::Bytes(bytes)) => request.id = text(bytes)?,
                 (MODEL, Value::Bytes(bytes)) => request.model = text(bytes)?,
                 (EXTRA_KEY, Value::Bytes(bytes)) => request.extra_key = text(bytes)?,
                 (CACHE_SALT, Value::Bytes(bytes)) => request.cache_salt = text(bytes)?,
@@ -136,10 +136,10 @@ fn put_names(request: &Request, model: &str, made_id: &str, out: &mut Vec<u8>) {
     if request.model != model {
         put_text(MODEL, model, out);
     }
-    if request.request_id.is_empty() {
+    if request.id.is_empty() {
         put_text(REQUEST_ID, made_id, out);
-    } else if let Some((end, _)) = request.request_id.char_indices().nth(MAX_REQUEST_ID_CHARACTERS) {
-        put_text(REQUEST_ID, &request.request_id[..end], out);
+    } else if let Some((end, _)) = request.id.char_indices().nth(MAX_REQUEST_ID_CHARACTERS) {
+        put_text(REQUEST_ID, &request.id[..end], out);
     }
 }
 
@@ -182,7 +182,10 @@ mod tests {
         let request = Request::read(&message).unwrap();
         assert!(request.is_plain);
         assert_eq!(request.tokens, [1, u32::MAX]);
-        assert_eq!((request.extra_key.as_str(), request.cache_salt.as_str()), ("lora", "salt"));
+        assert_eq!(
+            (request.extra_key.as_str(), request.cache_salt.as_str()),
+            ("lora", "salt")
+        );
     }
 
     #[test]
@@ -225,9 +228,12 @@ mod tests {
         let message = [field(REQUEST_ID, b""), ids(&[7])].concat();
         let request = Request::read(&message).unwrap();
         let sent = as_it_came(&message, &request, "m", "made");
-        assert_eq!(sent[..PREFIX_BYTES], [0, 0, 0, 0, u8::try_from(sent.len()).unwrap() - 5]);
+        assert_eq!(
+            sent[..PREFIX_BYTES],
+            [0, 0, 0, 0, u8::try_from(sent.len()).unwrap() - 5]
+        );
         let read = Request::read(&sent[PREFIX_BYTES..]).unwrap();
-        assert_eq!((read.model.as_str(), read.request_id.as_str()), ("m", "made"));
+        assert_eq!((read.model.as_str(), read.id.as_str()), ("m", "made"));
         assert_eq!(read.tokens, [7]);
     }
 
@@ -237,20 +243,35 @@ mod tests {
         let request = Request::read(&message).unwrap();
         let sent = as_it_came(&message, &request, "", "made");
         let read = Request::read(&sent[PREFIX_BYTES..]).unwrap();
-        assert_eq!(read.request_id, "ü".repeat(128));
+        assert_eq!(read.id, "ü".repeat(128));
     }
 
     #[test]
     fn tokens_take_the_place_of_the_text() {
-        let message = [field(TEXT, b"hello"), field(6, &[8, 5]), field(CACHE_SALT, b"s")].concat();
+        let message = [
+            field(TEXT, b"hello"),
+            field(6, &[8, 5]),
+            field(CACHE_SALT, b"s"),
+        ]
+        .concat();
         let request = Request::read(&message).unwrap();
         let sent = with_tokens(&message, &[1, 2, 3], &request, "m", "id").unwrap();
         let read = Request::read(&sent[PREFIX_BYTES..]).unwrap();
         assert!(read.is_plain);
-        assert_eq!((read.tokens, read.cache_salt.as_str()), (vec![1, 2, 3], "s"));
-        assert!(sent.windows(4).any(|window| window == [6 << 3 | 2, 2, 8, 5]));
+        assert_eq!(
+            (read.tokens, read.cache_salt.as_str()),
+            (vec![1, 2, 3], "s")
+        );
+        assert!(
+            sent.windows(4)
+                .any(|window| window == [6 << 3 | 2, 2, 8, 5])
+        );
 
-        let large = [field(TEXT, b"x"), field(6, &vec![0; MAX_MESSAGE_BYTES - 100])].concat();
+        let large = [
+            field(TEXT, b"x"),
+            field(6, &vec![0; MAX_MESSAGE_BYTES - 100]),
+        ]
+        .concat();
         let request = Request::read(&large).unwrap();
         let refusal = with_tokens(&large, &[1; 100], &request, "m", "id").unwrap_err();
         assert!(refusal.message.ends_with("at most 16777216 are allowed"));

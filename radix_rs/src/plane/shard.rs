@@ -16,7 +16,9 @@ use tokio::sync::watch;
 use tokio::task::spawn_local;
 
 use super::Shared;
-use super::limits::{ANSWER_WINDOW_BYTES, ANSWERS_WINDOW_BYTES, FRAME_BYTES, MAX_HEADER_BYTES};
+use super::limits::{
+    ANSWER_WINDOW_BYTES, ANSWERS_WINDOW_BYTES, FRAME_BYTES, MAX_HEADER_LIST_BYTES,
+};
 use super::link::{Link, Open};
 use super::replicas::Replica;
 use crate::pick::Random;
@@ -60,9 +62,8 @@ impl Shard {
 
     /// Between 0 and 1.
     pub fn uniform(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
-        let number = (self.random.borrow_mut().next() >> 11) as f64;
-        number / (1u64 << 53) as f64
+        let number = u32::try_from(self.random.borrow_mut().next() >> 32).unwrap_or(0);
+        f64::from(number) / f64::from(u32::MAX)
     }
 
     /// The link to a replica; links to those that left are dropped on the way.
@@ -111,10 +112,9 @@ where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let mut builder = Builder::new();
-    #[expect(clippy::cast_possible_truncation, reason = "a few KiB")]
     builder
         .enable_push(false)
-        .max_header_list_size(2 * MAX_HEADER_BYTES as u32)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .initial_window_size(ANSWER_WINDOW_BYTES)
         .initial_connection_window_size(ANSWERS_WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES)

@@ -89,7 +89,7 @@ pub struct Refusal {
     /// What was wrong, for people.
     pub message: String,
     /// What else the replica said with it.
-    pub(crate) trailers: HeaderMap,
+    pub(crate) trailers: Option<Box<HeaderMap>>,
 }
 
 impl Refusal {
@@ -98,7 +98,7 @@ impl Refusal {
         Self {
             code,
             message: message.into(),
-            trailers: HeaderMap::new(),
+            trailers: None,
         }
     }
 
@@ -122,7 +122,7 @@ impl Refusal {
         Some(Self {
             code,
             message,
-            trailers: super::metadata::passed(headers),
+            trailers: Some(Box::new(super::metadata::passed(headers))),
         })
     }
 
@@ -136,7 +136,9 @@ impl Refusal {
 
     /// The headers that say it.
     pub(crate) fn into_headers(self) -> HeaderMap {
-        let mut headers = self.trailers;
+        let mut headers = self
+            .trailers
+            .map_or_else(HeaderMap::new, |trailers| *trailers);
         headers.insert(GRPC_STATUS, HeaderValue::from(self.code as u16));
         if !self.message.is_empty() {
             headers.insert(GRPC_MESSAGE, percent_encoded(&self.message));
@@ -156,7 +158,11 @@ fn percent_encoded(message: &str) -> HeaderValue {
         if (b' '..=b'~').contains(&byte) && byte != b'%' {
             out.push(byte);
         } else {
-            out.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+            out.extend([
+                b'%',
+                HEX[usize::from(byte >> 4)],
+                HEX[usize::from(byte & 15)],
+            ]);
         }
     }
     HeaderValue::from_maybe_shared(Bytes::from(out)).unwrap_or(HeaderValue::from_static("?"))
@@ -190,7 +196,10 @@ mod tests {
         for message in ["", "plain", "100 % sure\n", "Grüße, 世界", "%zz%4", "%41"] {
             let refusal = Refusal::new(Code::NotFound, message);
             let back = Refusal::of(&refusal.into_headers()).unwrap();
-            assert_eq!((back.code, back.message.as_str()), (Code::NotFound, message));
+            assert_eq!(
+                (back.code, back.message.as_str()),
+                (Code::NotFound, message)
+            );
         }
     }
 

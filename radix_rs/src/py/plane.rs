@@ -50,11 +50,7 @@ struct Plane(plane::Plane);
 
 #[pymethods]
 impl Plane {
-    #[expect(
-        clippy::too_many_arguments,
-        clippy::needless_pass_by_value,
-        reason = "arguments as Python passes them"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "arguments as Python passes them")]
     #[new]
     #[pyo3(signature = (router, *, host, port, shards, max_inflight, max_open_calls, retries, write_stall_s,
         behind, first_token_buckets_s, inter_token_buckets_s, now_s, seed))]
