@@ -514,8 +514,10 @@ class Plane:
     port: int
     inflight: int
     """Requests in flight, and what has entered by `enter`."""
+    queued: int
+    """Requests that wait until fewer are in flight."""
     taken: int
-    """How many ever were."""
+    """How many ever were in flight."""
     connections: int
     """Of clients."""
     news_fd: int
@@ -529,6 +531,8 @@ class Plane:
         port: int,
         shards: int,
         max_inflight: int,
+        queue_size: int,
+        queue_timeout_s: float,
         max_open_calls: int,
         retries: int,
         write_stall_s: float,
@@ -541,7 +545,9 @@ class Plane:
         """Holds its port from now on. OSError if the address cannot be had.
 
         Prompts are picked by `router`, whose other callers read a clock that now says `now_s`.
-        `shards`: threads. `max_open_calls`: of Generate, in flight or not. `behind`: the socket of
+        `shards`: threads. Above `max_inflight` as many as `queue_size` wait for `queue_timeout_s`,
+        by priority and then tenant after tenant (salt and extra key); the rest is refused.
+        `max_open_calls`: of Generate, in flight, waiting, or not read yet. `behind`: the socket of
         the server that answers every other method.
         """
     def start(self) -> None:

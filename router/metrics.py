@@ -98,6 +98,11 @@ class PlaneCollector(Collector):
             "Requests sent to another replica because one failed before it answered.",
             self._plane.retries(),
         )
+        yield GaugeMetricFamily(
+            PREFIX + "requests_queued",
+            "Requests that wait because as many as may be are in flight.",
+            self._plane.queued,
+        )
         yield _histogram(
             "time_to_first_token_seconds",
             "From a request's arrival to the first message of its answer.",

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from proto.metrics_page import metrics_page
 from proto.redis_client import open_redis
-from radix_rs import Router, key_check
+from radix_rs import Plane, Router, key_check
 from router.admin import Admin
 from router.admission import Admission
 from router.auditor import Auditor
@@ -43,6 +43,7 @@ class Parts:
     discovery: Discovery
     subscriber: Subscriber
     fleet: Fleet
+    plane: Plane
     admission: Admission
     readiness: Readiness
     silence: SilenceWatch
@@ -81,6 +82,8 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
         port=settings.port,
         shards=settings.shards,
         max_inflight=settings.max_inflight,
+        queue_size=settings.queue_size,
+        queue_timeout_s=settings.queue_timeout_s,
         retries=settings.retries,
         write_stall_s=settings.write_stall_s,
         seed=rng.getrandbits(64),
@@ -157,4 +160,4 @@ def _build(
     )
     server.add(Desk(server.plane, fleet=fleet, prompts=prompts), admin, health)
     silence = SilenceWatch(fleet, link=deltas)
-    return Parts(router, discovery, subscriber, fleet, admission, readiness, silence)
+    return Parts(router, discovery, subscriber, fleet, server.plane, admission, readiness, silence)

@@ -78,7 +78,11 @@ class RouterSettings(BaseSettings):
     shards: int = Field(
         min(2, os.cpu_count() or 1), ge=1, le=256, description="threads of the data plane"
     )
-    max_inflight: int = Field(1024, ge=1, description="requests; above it: RESOURCE_EXHAUSTED")
+    max_inflight: int = Field(1024, ge=1, description="requests at once; above it they wait")
+    queue_size: int = Field(
+        100, ge=0, description="requests that may wait; above it: RESOURCE_EXHAUSTED"
+    )
+    queue_timeout_s: float = Field(60.0, gt=0, description="seconds a request may wait for that")
     write_stall_s: float = Field(
         60.0, gt=0, description="seconds an answer may wait for its client to read on"
     )

@@ -297,3 +297,59 @@ async def test_calls_on_many_connections_are_spread_over_shards_and_answered(
                 call = InferenceStub(channel).Generate(request_of([number]))
                 assert len([message async for message in call]) == 4
         await until(lambda: idle(router), 1.0)
+
+
+async def test_above_the_bound_requests_wait_and_go_on_by_priority(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(first_after_s=0.2, tokens=1, store=False)
+    async with replicas(r0), live_router(redis_url, max_inflight=1, queue_size=3) as router:
+        await router.synced(r0)
+        running = asyncio.create_task(router.generate([1]))
+        await until(lambda: router.parts.admission.inflight == 1)
+        waiting = []
+        for token, priority in ((10, 0), (11, -1), (12, 5)):
+            waiting.append(asyncio.create_task(router.generate([token], priority=priority)))
+            await until(lambda: router.parts.plane.queued == len(waiting))
+        assert "prefixlb_router_requests_queued 3.0" in await router.metrics()
+        refused = router.inference.Generate(request_of([13]))
+        assert await refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "1 requests are in flight, the most" in await refused.details()
+        assert dict(await refused.trailing_metadata())["retry-after"] == "1"
+        for task in (running, *waiting):
+            assert (await task).code is grpc.StatusCode.OK
+        served = [each.request.tokens.ids[0] for each in r0.served]
+        assert served == [1, 12, 10, 11]
+        assert idle(router)
+
+
+async def test_who_waits_may_leave_or_have_waited_too_long(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(first_after_s=60, store=False)
+    limits = {"max_inflight": 1, "queue_size": 9, "queue_timeout_s": 0.3}
+    async with replicas(r0), live_router(redis_url, **limits) as router:
+        await router.synced(r0)
+        running = router.inference.Generate(request_of([1]))
+        await until(lambda: router.parts.admission.inflight == 1)
+        leaves = router.inference.Generate(request_of([2]))
+        await until(lambda: router.parts.plane.queued == 1)
+        leaves.cancel()
+        await until(lambda: router.parts.plane.queued == 0)
+        late = await router.generate([3], timeout_s=0.1)
+        assert late.code is grpc.StatusCode.DEADLINE_EXCEEDED
+        too_long = await router.generate([4])
+        assert too_long.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert too_long.details == "no request of this router ended within 0.3 s"
+        running.cancel()
+        await until(lambda: idle(router), 1.0, "nothing in flight")
+        assert len(r0.served) == 1
+
+
+async def test_a_compressed_request_is_read(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    ids = [7] * 5000
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+            call = router.inference.Generate(request_of(ids), compression=compression)
+            assert len([message async for message in call]) == 4
+            assert list(r0.served[-1].request.tokens.ids) == ids

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::request::Parts;
 use http::{HeaderMap, Request as HttpRequest};
 use tokio::time::sleep;
 
-use super::admission::Admitted;
 use super::answer::Seen;
 use super::caller::{Caller, End};
 use super::counters::ModelCounters;
@@ -21,7 +20,7 @@ use super::limits::{MAX_HEADER_BYTES, MAX_METADATA_BYTES};
 use super::message::read_message;
 use super::metadata;
 use super::replicas::Replica;
-use super::request::{Request, as_it_came, with_tokens};
+use super::request::{PREFIX_BYTES, Request, as_it_came, with_tokens};
 use super::shard::Shard;
 use super::status::{Code, GRPC_STATUS, Refusal};
 use super::timeout;
@@ -143,12 +142,15 @@ async fn serve(
         );
         return Err(Refusal::new(Code::ResourceExhausted, message).into());
     }
-    let message = caller.wait(read_message(body)).await??;
-    let request = Request::read(&message).map_err(|_| {
+    let framed = caller.wait(read_message(&head.headers, body)).await??;
+    let request = Request::read(&framed[PREFIX_BYTES..]).map_err(|_| {
         let message = format!("what came is no request message of {}", head.uri.path());
         Refusal::new(Code::InvalidArgument, message)
     })?;
-    let _admitted = Admitted::new(&shard.plane.admission)?;
+    let admission = &shard.plane.admission;
+    let tenant = (request.cache_salt.as_str(), request.extra_key.as_str());
+    let _admitted = admission.admit(caller, request.priority, tenant).await?;
+    shard.plane.retry_budget.add();
     let metadata_bytes = metadata::size_bytes(&head.headers);
     if metadata_bytes > MAX_METADATA_BYTES {
         let message = format!(
@@ -156,18 +158,17 @@ async fn serve(
         );
         return Err(Refusal::new(Code::InvalidArgument, message).into());
     }
-    let (request, prompt) = read_prompt(shard, &message, request, caller, course).await?;
+    let (came, request, prompt) = read_prompt(shard, framed, request, caller, course).await?;
     let made_id = if request.id.is_empty() {
         shard.request_id()
     } else {
         String::new()
     };
     let bodies = Bodies {
-        message: &message,
+        came,
         request: &request,
         prompt: &prompt,
         made_id: &made_id,
-        as_it_came: None,
         with_tokens: None,
     };
     try_replicas(shard, head, bodies, caller, course).await
@@ -176,11 +177,11 @@ async fn serve(
 /// What the prompt is: plain token ids are read here, all else by the control plane.
 async fn read_prompt(
     shard: &Shard,
-    message: &Bytes,
+    framed: BytesMut,
     mut request: Request,
     caller: &mut Caller,
     course: &mut Course,
-) -> Result<(Request, Prompt), End> {
+) -> Result<(Came, Request, Prompt), End> {
     if request.is_plain
         && let Some(model) = shard.plane.replicas.model(&request.model)
     {
@@ -190,9 +191,10 @@ async fn read_prompt(
             tokens: std::mem::take(&mut request.tokens),
             tokenizer_digest: None,
         };
-        return Ok((request, prompt));
+        return Ok((Came::Own(framed), request, prompt));
     }
-    let mut waiting = shard.plane.desk.ask(message.clone());
+    let framed = framed.freeze();
+    let mut waiting = shard.plane.desk.ask(framed.slice(PREFIX_BYTES..));
     let answer = caller.wait(&mut waiting.answer).await?;
     let reading =
         answer.unwrap_or_else(|_| Err(Refusal::new(Code::Unavailable, "the router ends")))?;
@@ -202,43 +204,53 @@ async fn read_prompt(
         tokens: reading.tokens,
         tokenizer_digest: reading.tokenizer_digest,
     };
-    Ok((request, prompt))
+    drop(waiting);
+    Ok((Came::Shared(framed), request, prompt))
 }
 
-/// The request as replicas get it; each form is made once, when one is to get it.
+/// The message as it came, behind room for its prefix.
+enum Came {
+    /// Nobody else has it: what is to be added is put behind it.
+    Own(BytesMut),
+    Shared(Bytes),
+    /// With all that is to be added.
+    Ready(Bytes),
+}
+
+/// The request as replicas get it, made when one is to get it.
 struct Bodies<'a> {
-    message: &'a [u8],
+    came: Came,
     request: &'a Request,
     prompt: &'a Prompt,
     made_id: &'a str,
-    as_it_came: Option<Bytes>,
     with_tokens: Option<Bytes>,
 }
 
 impl Bodies<'_> {
     /// With the prompt's tokens where they mean the same; elsewhere as it came.
     fn of(&mut self, replica: &Replica) -> Result<Bytes, Refusal> {
-        let Self {
-            message,
-            request,
-            prompt,
-            made_id,
-            ..
-        } = *self;
+        let (request, prompt, id) = (self.request, self.prompt, self.made_id);
         let is_same = prompt.tokenizer_digest.as_ref() == Some(&replica.spec.tokenizer_digest);
-        let made = if is_same {
-            &mut self.with_tokens
-        } else {
-            &mut self.as_it_came
-        };
-        let body = match made.take() {
-            Some(body) => body,
-            None if is_same => {
-                with_tokens(message, &prompt.tokens, request, &prompt.model, made_id)?
+        if let (true, Came::Shared(framed)) = (is_same, &self.came) {
+            let body = match self.with_tokens.take() {
+                Some(body) => body,
+                None => {
+                    let message = &framed[PREFIX_BYTES..];
+                    with_tokens(message, &prompt.tokens, request, &prompt.model, id)?
+                }
+            };
+            self.with_tokens = Some(body.clone());
+            return Ok(body);
+        }
+        let body = match &mut self.came {
+            Came::Own(framed) => as_it_came(std::mem::take(framed), request, &prompt.model, id),
+            Came::Shared(framed) => {
+                let framed = BytesMut::from(&framed[..]);
+                return Ok(as_it_came(framed, request, &prompt.model, id));
             }
-            None => as_it_came(message, request, &prompt.model, made_id),
+            Came::Ready(body) => body.clone(),
         };
-        *made = Some(body.clone());
+        self.came = Came::Ready(body.clone());
         Ok(body)
     }
 
@@ -272,6 +284,9 @@ async fn try_replicas(
     let mut failure = None;
     let mut pause = RETRY_PAUSE;
     while failed.len() <= plane.settings.retries {
+        if !failed.is_empty() && !plane.retry_budget.take() {
+            break;
+        }
         if failed.len() > 1 {
             caller.wait(sleep(pause.mul_f64(shard.uniform()))).await?;
             pause = MAX_RETRY_PAUSE.min(2 * pause);

@@ -24,6 +24,7 @@ mod metadata;
 mod protobuf;
 mod replicas;
 mod request;
+mod retry_budget;
 mod shard;
 mod status;
 mod timeout;
@@ -44,10 +45,12 @@ use clock::Clock;
 use counters::{Counters, ModelCounters};
 use desk::Desk;
 use replicas::{Replica, Replicas};
+use retry_budget::RetryBudget;
 use shard::Phase;
 
 use crate::pick::Router;
 
+pub use admission::Bounds;
 pub use counters::{Buckets, ModelReading};
 pub use desk::{Ask, News, Reading};
 pub use replicas::{Activity, ReplicaSpec, Totals};
@@ -62,9 +65,9 @@ pub struct Settings {
     pub port: u16,
     /// Threads.
     pub shards: usize,
-    /// Requests in flight; above it none is taken.
-    pub max_inflight: usize,
-    /// Calls of Generate that are open, in flight or not.
+    /// How many requests are taken at once.
+    pub bounds: Bounds,
+    /// Calls of Generate that are open, in flight, waiting, or not read yet.
     pub max_open_calls: usize,
     /// Other replicas tried when one fails before it answers.
     pub retries: usize,
@@ -89,6 +92,7 @@ pub(crate) struct Shared {
     /// Of requests whose model is not known.
     unnamed: Arc<ModelCounters>,
     admission: Admission,
+    retry_budget: RetryBudget,
     open_calls: AtomicUsize,
     connections: AtomicUsize,
     desk: Desk,
@@ -131,7 +135,8 @@ impl Plane {
                 replicas: Replicas::default(),
                 counters,
                 unnamed,
-                admission: Admission::new(settings.max_inflight),
+                admission: Admission::new(settings.bounds),
+                retry_budget: RetryBudget::new(),
                 open_calls: AtomicUsize::new(0),
                 connections: AtomicUsize::new(0),
                 desk: Desk::new()?,
@@ -227,11 +232,8 @@ impl Plane {
         self.shared.replicas.totals(id)
     }
 
-    /// One more request is in flight, until `leave`.
-    ///
-    /// # Errors
-    /// There are as many as may be.
-    pub fn enter(&self) -> Result<(), Refusal> {
+    /// One more request is in flight, until `leave`; false if there are as many as may be.
+    pub fn enter(&self) -> bool {
         self.shared.admission.enter()
     }
 
@@ -243,6 +245,11 @@ impl Plane {
     /// Requests in flight.
     pub fn inflight(&self) -> usize {
         self.shared.admission.inflight()
+    }
+
+    /// Requests that wait until fewer are in flight.
+    pub fn queued(&self) -> usize {
+        self.shared.admission.queued()
     }
 
     /// Requests ever taken.

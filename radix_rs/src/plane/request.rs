@@ -1,10 +1,11 @@
 //! A `GenerateRequest` on the wire: what the router reads of it, and what it writes into it.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::limits::{
     MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS, MAX_PROMPT_TOKENS, MAX_REQUEST_ID_CHARACTERS,
 };
+use super::message::ROOM_BYTES;
 use super::protobuf::{Malformed, Value, fields, put_length};
 use super::status::{Code, Refusal};
 
@@ -16,6 +17,7 @@ const CHAT: u32 = 4;
 const TOKENS: u32 = 5;
 const EXTRA_KEY: u32 = 7;
 const CACHE_SALT: u32 = 8;
+const PRIORITY: u32 = 9;
 const MEDIA: u32 = 10;
 /// Of `TokenPrompt`.
 const IDS: u32 = 1;
@@ -30,6 +32,7 @@ pub(crate) struct Request {
     pub model: String,
     pub extra_key: String,
     pub cache_salt: String,
+    pub priority: i32,
     /// The prompt's ids, if they came as such.
     pub tokens: Vec<u32>,
     /// Whether the prompt is token ids within all bounds, and nothing else: then `tokens` is what it is known by.
@@ -52,6 +55,7 @@ impl Request {
                     prompts += 1;
                     read_ids(bytes, &mut request.tokens)?;
                 }
+                (PRIORITY, Value::Varint(zigzag)) => request.priority = signed(zigzag),
                 (TEXT | CHAT | MEDIA, Value::Bytes(_)) => is_other = true,
                 _ => {}
             }
@@ -68,6 +72,16 @@ impl Request {
 fn text(bytes: &[u8]) -> Result<String, Malformed> {
     let text = std::str::from_utf8(bytes).map_err(|_| Malformed)?;
     Ok(text.to_owned())
+}
+
+/// A sint32.
+fn signed(zigzag: u64) -> i32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "as protobuf reads more than 32 bits"
+    )]
+    let zigzag = zigzag as u32;
+    (zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed()
 }
 
 /// Ids come packed, or one by one from who does not know how.
@@ -91,11 +105,18 @@ fn read_ids(prompt: &[u8], ids: &mut Vec<u32>) -> Result<(), Malformed> {
 }
 
 /// The request as a replica gets it: as it came, with the model and the id that the router decided on.
-pub(crate) fn as_it_came(message: &[u8], request: &Request, model: &str, made_id: &str) -> Bytes {
-    let mut out = begin(message.len() + 64);
-    out.extend_from_slice(message);
-    put_names(request, model, made_id, &mut out);
-    finish(out)
+/// `framed` is the message behind room for its prefix.
+pub(crate) fn as_it_came(
+    mut framed: BytesMut,
+    request: &Request,
+    model: &str,
+    made_id: &str,
+) -> Bytes {
+    let mut names = Vec::new();
+    put_names(request, model, made_id, &mut names);
+    framed.extend_from_slice(&names);
+    put_prefix(&mut framed);
+    framed.freeze()
 }
 
 /// The same with token ids for its prompt.
@@ -109,7 +130,8 @@ pub(crate) fn with_tokens(
     model: &str,
     made_id: &str,
 ) -> Result<Bytes, Refusal> {
-    let mut out = begin(message.len() + 4 * tokens.len() + 64);
+    let mut out = Vec::with_capacity(message.len() + 4 * tokens.len() + ROOM_BYTES);
+    out.resize(PREFIX_BYTES, 0);
     for field in fields(message).flatten() {
         if !matches!(field.number, TEXT | CHAT | TOKENS) {
             out.extend_from_slice(field.wire);
@@ -128,7 +150,8 @@ pub(crate) fn with_tokens(
             format!("the request has {size} bytes, at most {MAX_MESSAGE_BYTES} are allowed"),
         ));
     }
-    Ok(finish(out))
+    put_prefix(&mut out);
+    Ok(Bytes::from(out))
 }
 
 /// The last of a field counts, so what is put at the end is what is meant.
@@ -148,16 +171,10 @@ fn put_text(number: u32, text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-fn begin(capacity: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(PREFIX_BYTES + capacity);
-    out.extend_from_slice(&[0; PREFIX_BYTES]);
-    out
-}
-
-fn finish(mut out: Vec<u8>) -> Bytes {
-    let length = u32::try_from(out.len() - PREFIX_BYTES).unwrap_or(u32::MAX);
-    out[1..PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
-    Bytes::from(out)
+fn put_prefix(framed: &mut [u8]) {
+    let length = u32::try_from(framed.len() - PREFIX_BYTES).unwrap_or(u32::MAX);
+    framed[0] = 0;
+    framed[1..PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
 }
 
 #[cfg(test)]
@@ -169,6 +186,10 @@ mod tests {
         put_length(number, bytes.len(), &mut out);
         out.extend_from_slice(bytes);
         out
+    }
+
+    fn framed(message: &[u8]) -> BytesMut {
+        BytesMut::from([&[9; PREFIX_BYTES], message].concat().as_slice())
     }
 
     fn ids(ids: &[u32]) -> Vec<u8> {
@@ -186,6 +207,13 @@ mod tests {
             (request.extra_key.as_str(), request.cache_salt.as_str()),
             ("lora", "salt")
         );
+    }
+
+    #[test]
+    fn a_priority_is_signed() {
+        for (zigzag, priority) in [(0, 0), (1, -1), (2, 1), (0xffff_ffff, i32::MIN)] {
+            assert_eq!(signed(zigzag), priority);
+        }
     }
 
     #[test]
@@ -227,7 +255,7 @@ mod tests {
     fn model_and_id_are_added_where_they_are_missing() {
         let message = [field(REQUEST_ID, b""), ids(&[7])].concat();
         let request = Request::read(&message).unwrap();
-        let sent = as_it_came(&message, &request, "m", "made");
+        let sent = as_it_came(framed(&message), &request, "m", "made");
         assert_eq!(
             sent[..PREFIX_BYTES],
             [0, 0, 0, 0, u8::try_from(sent.len()).unwrap() - 5]
@@ -241,7 +269,7 @@ mod tests {
     fn a_long_id_is_cut_between_characters() {
         let message = field(REQUEST_ID, "ü".repeat(200).as_bytes());
         let request = Request::read(&message).unwrap();
-        let sent = as_it_came(&message, &request, "", "made");
+        let sent = as_it_came(framed(&message), &request, "", "made");
         let read = Request::read(&sent[PREFIX_BYTES..]).unwrap();
         assert_eq!(read.id, "ü".repeat(128));
     }

@@ -19,6 +19,7 @@ use super::Shared;
 use super::limits::{
     ANSWER_WINDOW_BYTES, ANSWERS_WINDOW_BYTES, FRAME_BYTES, MAX_HEADER_LIST_BYTES,
 };
+use super::line::Line;
 use super::link::{Link, Open};
 use super::replicas::Replica;
 use crate::pick::Random;
@@ -88,7 +89,7 @@ impl Shard {
             let socket = TcpStream::connect(&replica.spec.address).await;
             let socket = socket.map_err(|error| format!("cannot connect: {error}"))?;
             let _ = socket.set_nodelay(true);
-            open(socket, Some(replica.clone())).await
+            open(Line::new(socket).0, Some(replica.clone())).await
         })
         .await
     }

@@ -10,7 +10,7 @@ use pyo3::types::PyBytes;
 
 use super::buffer::Items;
 use super::router::{Router, RouterError};
-use crate::plane::{self, Buckets, Code, Reading, Refusal, ReplicaSpec, Settings};
+use crate::plane::{self, Bounds, Buckets, Code, Reading, Refusal, ReplicaSpec, Settings};
 
 /// What the control plane is to do, as it was laid down.
 #[pyclass(frozen, get_all, module = "radix_rs")]
@@ -52,14 +52,16 @@ struct Plane(plane::Plane);
 impl Plane {
     #[expect(clippy::too_many_arguments, reason = "arguments as Python passes them")]
     #[new]
-    #[pyo3(signature = (router, *, host, port, shards, max_inflight, max_open_calls, retries, write_stall_s,
-        behind, first_token_buckets_s, inter_token_buckets_s, now_s, seed))]
+    #[pyo3(signature = (router, *, host, port, shards, max_inflight, queue_size, queue_timeout_s,
+        max_open_calls, retries, write_stall_s, behind, first_token_buckets_s, inter_token_buckets_s, now_s, seed))]
     fn new(
         router: &Router,
         host: String,
         port: u16,
         shards: usize,
         max_inflight: usize,
+        queue_size: usize,
+        queue_timeout_s: f64,
         max_open_calls: usize,
         retries: usize,
         write_stall_s: f64,
@@ -69,17 +71,18 @@ impl Plane {
         now_s: f64,
         seed: u64,
     ) -> PyResult<Self> {
-        let write_stall = Duration::try_from_secs_f64(write_stall_s).map_err(|error| {
-            PyValueError::new_err(format!("write_stall_s is {write_stall_s}: {error}"))
-        })?;
         let settings = Settings {
             host,
             port,
             shards,
-            max_inflight,
+            bounds: Bounds {
+                max_inflight,
+                queue_size,
+                queue_timeout: duration("queue_timeout_s", queue_timeout_s)?,
+            },
             max_open_calls,
             retries,
-            write_stall,
+            write_stall: duration("write_stall_s", write_stall_s)?,
             behind,
             buckets: Buckets {
                 first_token_s: first_token_buckets_s,
@@ -158,7 +161,7 @@ impl Plane {
     }
 
     fn enter(&self) -> bool {
-        self.0.enter().is_ok()
+        self.0.enter()
     }
 
     fn leave(&self) {
@@ -168,6 +171,11 @@ impl Plane {
     #[getter]
     fn inflight(&self) -> usize {
         self.0.inflight()
+    }
+
+    #[getter]
+    fn queued(&self) -> usize {
+        self.0.queued()
     }
 
     #[getter]
@@ -241,6 +249,11 @@ impl Plane {
             })
             .collect()
     }
+}
+
+fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|error| PyValueError::new_err(format!("{name} is {seconds}: {error}")))
 }
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
