@@ -24,7 +24,7 @@ def propagation(rounds: int) -> list[Row]:
     bare: list[list[float]] = []
     sizes: list[dict[str, float]] = []
     for seed in range(rounds):
-        with timed_cluster(model=None, replicas=3, with_router=True) as running:
+        with timed_cluster(model=None, replicas=3, with_router=True, slots=4096) as running:
             address = running.routers[0].address
             asyncio.run(converse(address, vocabulary=VOCAB_SIZE, seed=seed, seconds=LOAD_S))
             measured = running.end()
@@ -138,7 +138,9 @@ def publishing(rounds: int) -> list[Row]:
     """CPU of publishing as a share of the step's, where a step is a real model's."""
     in_step, with_thread = [], []
     for seed in range(rounds):
-        with timed_cluster(model=smollm2_file(), replicas=1, with_router=False) as running:
+        with timed_cluster(
+            model=smollm2_file(), replicas=1, with_router=False, slots=16384
+        ) as running:
             address = running.replicas[0].address
             asyncio.run(converse(address, vocabulary=49_000, seed=seed, seconds=LOAD_S))
             measured = running.end().replicas[0]

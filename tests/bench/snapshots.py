@@ -22,8 +22,9 @@ NUM_BLOCKS = 1_000_000 // CHAIN_BLOCKS * CHAIN_BLOCKS
 
 def snapshots(rounds: int) -> list[Row]:
     """How long steps are held up, and until a mirror has it all."""
+    slots = 2048 * (rounds + 1)  # so many that nothing is evicted
     with timed_cluster(
-        model=None, replicas=1, with_router=False, fill_blocks=NUM_BLOCKS
+        model=None, replicas=1, with_router=False, slots=slots, fill_blocks=NUM_BLOCKS
     ) as running:
         address = running.replicas[0].address
         taken = asyncio.run(_take_snapshots(address, rounds))
