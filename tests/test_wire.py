@@ -14,7 +14,16 @@ import pytest
 
 import radix_rs
 from proto import media
-from proto.prefixlb.v1.delta_pb2 import Cleared, DeltaBatch, DeltaEvent, Load, Removed, Stored
+from proto.prefixlb.v1.delta_pb2 import (
+    Cleared,
+    DeltaBatch,
+    DeltaEvent,
+    Dropped,
+    Expected,
+    Load,
+    Removed,
+    Stored,
+)
 from proto.prefixlb.v1.inference_pb2 import MediaItem
 from replica.py_tree import chain
 from tests import twins
@@ -75,6 +84,7 @@ def make_vectors() -> Vectors:
         "media": media_vector(bytes(range(16)), 5),
         "mix": [[hexed(h), hexed(twins.mix(h))] for h in (1, 2, 0x0123456789ABCDEF, 2**64 - 1)],
         **stream_vectors(),
+        "expected": expected_vectors(),
     }
 
 
@@ -207,6 +217,53 @@ def stream_vectors() -> Vectors:
     }
 
 
+def expected_vectors() -> Vectors:
+    """Prompts announced; `coming`: tokens of A's and of B's prompt that are held or expected."""
+    tokens = [list(range(20)), [*range(8), *range(90, 98)]]
+
+    def expected(id: int, start: int, *hashes: int) -> DeltaEvent:
+        return DeltaEvent(expected=Expected(id=id, start=start, hashes=hashes))
+
+    def dropped(id: int) -> DeltaEvent:
+        return DeltaEvent(dropped=Dropped(id=id))
+
+    a1, a2, a3 = set(A[:1]), set(A[:2]), set(A[:3])
+    chunks = [batch(5, set(), stored(0, A[0])), batch(5, a1, expected(1, 1, *A[1:3]))]
+    steps = [
+        ("a prompt that shares blocks with one that waits", batch(6, a1, expected(2, 1, *B[1:]))),
+        ("its id again, with other blocks", batch(7, a1, expected(2, 3, *A[3:]))),
+        ("a prompt whose last block is held", batch(8, a1, expected(3, 0, A[0]))),
+        ("a part of the first is stored", batch(9, a2, stored(A[0], A[1]))),
+        ("its last block is stored: it ends", batch(10, a3, stored(A[1], A[2]))),
+        ("and does not come back with that block's removal", batch(11, a2, removed_block(A[2]))),
+        ("the other is dropped", batch(12, a2, dropped(2))),
+        ("it is dropped again, and one that nobody knows", batch(13, a2, dropped(2), dropped(9))),
+        ("announced and dropped in one", batch(14, a2, expected(4, 2, *B[2:]), dropped(4))),
+        (
+            "a prompt goes on in a cleared tree",
+            batch(15, set(), expected(5, 2, *A[2:]), _cleared()),
+        ),
+        ("all of it", batch(16, set(), expected(6, 0, *A))),
+    ]
+    reader = SpecReader(block_size=BLOCK_SIZE, hash_version=HASH_VERSION)
+    assert reader.snapshot(chunks) == "applied"
+    batches = []
+    for says, data in steps:
+        assert reader.take(data) == "applied", says
+        coming = [BLOCK_SIZE * reader.coming(chain_of(each)) for each in tokens]
+        batches.append({"says": says, "bytes": data.hex(), "coming": coming})
+    return {
+        "tokens": tokens,
+        "snapshot": [chunk.hex() for chunk in chunks],
+        "batches": batches,
+        "refused": batch(17, set(), expected(7, 0, A[0], 0)).hex(),
+    }
+
+
+def removed_block(block: int) -> DeltaEvent:
+    return DeltaEvent(removed=Removed(last=block, count=1))
+
+
 def _cleared() -> DeltaEvent:
     return DeltaEvent(cleared=Cleared())
 
@@ -279,3 +336,26 @@ def test_a_router_refuses_what_it_should(vectors: Vectors, router: radix_rs.Rout
             router.apply("r", bytes.fromhex(each["bytes"]))
         with pytest.raises(Refused):
             reader.take(bytes.fromhex(each["bytes"]))
+
+
+def test_a_router_expects_what_it_should(vectors: Vectors) -> None:
+    given = vectors["expected"]
+    key = radix_rs.derive_hash_key(bytes.fromhex(vectors["secret_of_what_follows"]))
+    router = radix_rs.Router(hash_key=key)
+    router.add_replica("r", model="m", block_size=vectors["block_size"])
+    for number, chunk in enumerate(given["snapshot"], start=1):
+        last = number == len(given["snapshot"])
+        router.apply_snapshot("r", bytes.fromhex(chunk), last)
+    for each in given["batches"]:
+        assert router.apply("r", bytes.fromhex(each["bytes"])).outcome == "applied", each
+        coming = [
+            router.explain(array("I", tokens), model="m", now_s=0.0)[0].expected
+            for tokens in given["tokens"]
+        ]
+        assert coming == each["coming"], each
+    with pytest.raises(radix_rs.RouterError):
+        router.apply("r", bytes.fromhex(given["refused"]))
+    with pytest.raises(Refused):
+        SpecReader(block_size=4, hash_version=HASH_VERSION).take(bytes.fromhex(given["refused"]))
+    router.clear("r")  # as with another epoch
+    assert router.explain(array("I", given["tokens"][0]), model="m", now_s=0.0)[0].expected == 0
