@@ -35,6 +35,9 @@
 12. dynamo#8012, llm-d-kv-cache#680: a block announced twice goes with the first removal, or never.
     test_wire.test_a_router_takes_each_batch_as_it_should
     index/tests.rs:a_block_stored_twice_goes_with_one_removal
+14. dynamo#10774: splits are never undone, and inner nodes grow for ever.
+    index/tests.rs:a_million_changes_that_leave_the_content_as_it_was_leave_the_tree_as_it_was
+    index/tests.rs:runs_that_a_branch_had_cut_are_joined_when_it_goes
 16. vllm#44701, sglang#24568: tenants share blocks by a salt that equals a name, or is not hashed.
     test_router_routing.test_namespaces_share_no_prefix
     test_generate.test_namespaces_share_nothing
