@@ -52,6 +52,8 @@ class TimedCluster(NamedTuple):
     def end(self) -> Measured:
         for child in (self.bare, *self.routers, *self.replicas):
             child.stop()
+            if child.exit_code:
+                raise RuntimeError(child.obituary())
         batches = [self._read(child) for child in self.routers]
         return Measured(
             [self._read(child) for child in self.replicas],
