@@ -86,7 +86,10 @@ class Auditor:
         mirror = self._router.mirror(name)
         held, known = tree.blocks(name), self._router.blocks(name)
         missing, extra = await asyncio.to_thread(_differences, held, known)
-        equal = not (missing or extra)
+        # Which ones the mirror forgot nobody knows, but how many, and their digest.
+        equal = not extra and len(missing) == mirror.forgotten
+        if equal:
+            missing = []
         return AuditResponse(
             replica_id=name,
             outcome=(admin_pb2.AUDIT_OUTCOME_EQUAL if equal else admin_pb2.AUDIT_OUTCOME_DIFFERENT),
@@ -94,6 +97,7 @@ class Auditor:
             seq=mirror.seq,
             tree_blocks=len(held),
             mirror_blocks=len(known),
+            forgotten=mirror.forgotten,
             missing=len(missing),
             missing_hashes=missing[:SHOWN_HASHES],
             extra=len(extra),
