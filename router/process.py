@@ -75,21 +75,22 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
         k=settings.uncached_weight,
         decode_weight=settings.decode_weight,
         seed=rng.getrandbits(64),
-    )
-    server = Server(
-        router,
-        host=settings.host,
-        port=settings.port,
-        shards=settings.shards,
-        max_inflight=settings.max_inflight,
-        queue_size=settings.queue_size,
-        queue_timeout_s=settings.queue_timeout_s,
-        retries=settings.retries,
-        write_stall_s=settings.write_stall_s,
-        seed=rng.getrandbits(64),
+        index_max_bytes=settings.index_max_bytes,
     )
     page = metrics_page(metrics.registry, settings.metrics_host, settings.metrics_port)
     with page as metrics_port:
+        server = Server(
+            router,
+            host=settings.host,
+            port=settings.port,
+            shards=settings.shards,
+            max_inflight=settings.max_inflight,
+            queue_size=settings.queue_size,
+            queue_timeout_s=settings.queue_timeout_s,
+            retries=settings.retries,
+            write_stall_s=settings.write_stall_s,
+            seed=rng.getrandbits(64),
+        )
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
             parts = _build(settings, hash_key, metrics, redis, tasks, router, server, rng)
             await parts.readiness.begin()
