@@ -130,7 +130,11 @@ def static_replicas(directory: Path, answer: bytes) -> Iterator[list[int]]:
     served.parent.mkdir(parents=True, exist_ok=True)
     served.write_bytes(answer)
     ports = [free_port() for _ in range(REPLICAS)]
-    flags = ("--no-tls", "-a", "127.0.0.1", "-m", 4096, "--trailer=grpc-status: 0")
+    # Windows as gRPC servers open them once much is sent.
+    flags = (
+        *("--no-tls", "-a", "127.0.0.1", "-m", 4096, "--trailer=grpc-status: 0"),
+        *("--window-bits=22", "--connection-window-bits=24"),
+    )
     with ExitStack() as stack:
         for port in ports:
             command = ("nghttpd", *flags, "-d", directory, port)

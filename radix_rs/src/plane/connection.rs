@@ -20,7 +20,7 @@ use super::limits::{
     FRAME_BYTES, HANDSHAKE_TIMEOUT, KEEPALIVE, KEEPALIVE_TIMEOUT, MAX_CONNECTION_STREAMS,
     MAX_HEADER_LIST_BYTES, REQUEST_WINDOW_BYTES, REQUESTS_WINDOW_BYTES,
 };
-use super::line::{LastRead, Line};
+use super::line::{Gathered, Line};
 use super::replicas::GENERATE;
 use super::shard::{Phase, Shard};
 use super::status::{Code, Refusal};
@@ -31,7 +31,7 @@ pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream) {
     let _counted = Counted::new(&shard.plane.connections);
     // Tokens are small and each is waited for; a socket that has no such option is none of a client.
     let _ = socket.set_nodelay(true);
-    let (line, last_read) = Line::new(socket);
+    let (line, gathered) = Line::new(socket);
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(MAX_CONNECTION_STREAMS)
@@ -39,8 +39,9 @@ pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream) {
         .initial_window_size(REQUEST_WINDOW_BYTES)
         .initial_connection_window_size(REQUESTS_WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES);
-    let handshake = timeout(HANDSHAKE_TIMEOUT, builder.handshake::<_, Bytes>(line));
-    let Ok(Ok(mut connection)) = handshake.await else {
+    let mut handshake = pin!(builder.handshake::<_, Bytes>(line));
+    let handshake = poll_fn(|cx| given(&gathered, cx, |cx| handshake.as_mut().poll(cx)));
+    let Ok(Ok(mut connection)) = timeout(HANDSHAKE_TIMEOUT, handshake).await else {
         return; // it speaks something else, or nothing
     };
     let mut phases = shard.phases.clone();
@@ -48,18 +49,20 @@ pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream) {
         let _ = phases.wait_for(|phase| *phase != Phase::Serving).await;
     });
     let mut is_draining = false;
-    let mut keepalive = Keepalive::new(connection.ping_pong(), last_read);
+    let mut keepalive = Keepalive::new(connection.ping_pong(), gathered.last_read());
     loop {
         let next = poll_fn(|cx| {
             if !is_draining && drained.as_mut().poll(cx).is_ready() {
                 is_draining = true;
                 connection.graceful_shutdown();
             }
-            let next = connection.poll_accept(cx);
-            if next.is_pending() && keepalive.poll_silent(cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            next
+            given(&gathered, cx, |cx| {
+                let next = connection.poll_accept(cx);
+                if next.is_pending() && keepalive.poll_silent(cx, gathered.last_read()).is_ready() {
+                    return Poll::Ready(None);
+                }
+                next
+            })
         });
         match next.await {
             Some(Ok((request, respond))) => take(&shard, request, respond),
@@ -67,6 +70,18 @@ pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream) {
             Some(Err(_)) | None => return,
         }
     }
+}
+
+/// What `poll` gives; what it wrote is given to the socket, or when that takes it. A socket that broke says so
+/// when it is read.
+fn given<T>(
+    gathered: &Gathered<TcpStream>,
+    cx: &mut Context<'_>,
+    poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+) -> Poll<T> {
+    let done = poll(cx);
+    let _ = gathered.poll_give(cx);
+    done
 }
 
 /// One more, until it is dropped.
@@ -114,35 +129,31 @@ fn take(shard: &Rc<Shard>, request: Request<RecvStream>, mut respond: SendRespon
 /// Asks a silent client for a sign of life.
 struct Keepalive {
     pings: Option<PingPong>,
-    last_read: LastRead,
     timer: std::pin::Pin<Box<Sleep>>,
     is_asked: bool,
 }
 
 impl Keepalive {
-    fn new(pings: Option<PingPong>, last_read: LastRead) -> Self {
+    fn new(pings: Option<PingPong>, last_read: Instant) -> Self {
         Self {
             pings,
-            timer: Box::pin(sleep_until((last_read.get() + KEEPALIVE).into())),
-            last_read,
+            timer: Box::pin(sleep_until((last_read + KEEPALIVE).into())),
             is_asked: false,
         }
     }
 
     /// Ready once it was asked and gave none.
-    fn poll_silent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_silent(&mut self, cx: &mut Context<'_>, last_read: Instant) -> Poll<()> {
         let Some(pings) = &mut self.pings else {
             return Poll::Pending;
         };
         let _ = pings.poll_pong(cx); // that something came is seen below
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
-            let silent = now.saturating_duration_since(self.last_read.get());
+            let silent = now.saturating_duration_since(last_read);
             if silent < KEEPALIVE {
                 self.is_asked = false;
-                self.timer
-                    .as_mut()
-                    .reset((self.last_read.get() + KEEPALIVE).into());
+                self.timer.as_mut().reset((last_read + KEEPALIVE).into());
             } else if self.is_asked {
                 return Poll::Ready(());
             } else {

@@ -89,7 +89,7 @@ impl Shard {
             let socket = TcpStream::connect(&replica.spec.address).await;
             let socket = socket.map_err(|error| format!("cannot connect: {error}"))?;
             let _ = socket.set_nodelay(true);
-            open(Line::new(socket).0, Some(replica.clone())).await
+            open(socket, Some(replica.clone())).await
         })
         .await
     }
@@ -121,7 +121,8 @@ where
         .max_frame_size(FRAME_BYTES)
         // Tokens are small, and what one stream may leave unread is bounded by its window.
         .data_frame_budget(usize::MAX);
-    let shaken = builder.handshake::<_, Bytes>(socket).await;
+    let (line, gathered) = Line::new(socket);
+    let shaken = builder.handshake::<_, Bytes>(line).await;
     let (sender, connection) = shaken.map_err(|error| error.to_string())?;
     let stands = Rc::new(Cell::new(true));
     let still = stands.clone();
@@ -138,11 +139,18 @@ where
                 if replica.poll_ended(cx, life, true, all.as_mut()).is_ready() {
                     return Poll::Ready(());
                 }
-                connection.as_mut().poll(cx).map(drop)
+                let over = connection.as_mut().poll(cx);
+                let _ = gathered.poll_give(cx); // one that broke says so when it is read
+                over.map(drop)
             })
             .await;
         } else {
-            let _ = connection.await;
+            poll_fn(|cx| {
+                let over = connection.as_mut().poll(cx);
+                let _ = gathered.poll_give(cx);
+                over.map(drop)
+            })
+            .await;
         }
         still.set(false);
     });
