@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
@@ -12,15 +12,14 @@ use http::request::Parts;
 use http::{HeaderMap, Request as HttpRequest};
 use tokio::time::sleep;
 
-use super::answer::Seen;
+use super::bodies::{Bodies, Came, Prompt};
 use super::caller::{Caller, End};
-use super::counters::ModelCounters;
+use super::course::Course;
 use super::forward::{Attempt, Fault, forward};
 use super::limits::{MAX_HEADER_BYTES, MAX_METADATA_BYTES};
 use super::message::read_message;
 use super::metadata;
-use super::replicas::Replica;
-use super::request::{PREFIX_BYTES, Request, as_it_came, with_tokens};
+use super::request::{PREFIX_BYTES, Request};
 use super::shard::Shard;
 use super::status::{Code, GRPC_STATUS, Refusal};
 use super::timeout;
@@ -29,46 +28,6 @@ use crate::pick::{Pick, Prompt as Asked, Router};
 /// Bound of the pause before the second retry, doubled with each one more up to the most; the first is at once.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
-
-/// How one request goes, for its metrics.
-pub(crate) struct Course {
-    began: Instant,
-    counters: Arc<ModelCounters>,
-    last_message: Option<Instant>,
-}
-
-impl Course {
-    /// Messages came.
-    pub fn saw(&mut self, seen: Seen) {
-        if seen.messages == 0 {
-            return;
-        }
-        let now = Instant::now();
-        if let Some(last) = self.last_message {
-            let mut gap_s = (now - last).as_secs_f64();
-            for _ in 0..seen.token_messages {
-                self.counters.inter_token.observe(gap_s);
-                gap_s = 0.0;
-            }
-        } else {
-            self.counters
-                .first_token
-                .observe((now - self.began).as_secs_f64());
-            for _ in 0..seen.token_messages {
-                self.counters.inter_token.observe(0.0);
-            }
-        }
-        self.last_message = Some(now);
-    }
-}
-
-/// A request's prompt, as trees know it.
-struct Prompt {
-    model: Arc<str>,
-    tokens: Vec<u32>,
-    /// Of the tokenizer that made them of text, if one did.
-    tokenizer_digest: Option<Vec<u8>>,
-}
 
 /// Serves one call of Generate.
 pub(crate) async fn generate(
@@ -79,11 +38,7 @@ pub(crate) async fn generate(
     let (head, mut body) = request.into_parts();
     let left = head.headers.get("grpc-timeout").and_then(timeout::parse);
     let mut caller = Caller::new(respond, left);
-    let mut course = Course {
-        began: Instant::now(),
-        counters: shard.plane.unnamed.clone(),
-        last_message: None,
-    };
+    let mut course = Course::new(shard.plane.unnamed.clone());
     let open = OpenCall::new(&shard);
     let ended = if open.is_too_many() {
         Err(Refusal::new(
@@ -164,13 +119,7 @@ async fn serve(
     } else {
         String::new()
     };
-    let bodies = Bodies {
-        came,
-        request: &request,
-        prompt: &prompt,
-        made_id: &made_id,
-        with_tokens: None,
-    };
+    let bodies = Bodies::new(came, &request, &prompt, &made_id);
     try_replicas(shard, head, bodies, caller, course).await
 }
 
@@ -206,61 +155,6 @@ async fn read_prompt(
     };
     drop(waiting);
     Ok((Came::Shared(framed), request, prompt))
-}
-
-/// The message as it came, behind room for its prefix.
-enum Came {
-    /// Nobody else has it: what is to be added is put behind it.
-    Own(BytesMut),
-    Shared(Bytes),
-    /// With all that is to be added.
-    Ready(Bytes),
-}
-
-/// The request as replicas get it, made when one is to get it.
-struct Bodies<'a> {
-    came: Came,
-    request: &'a Request,
-    prompt: &'a Prompt,
-    made_id: &'a str,
-    with_tokens: Option<Bytes>,
-}
-
-impl Bodies<'_> {
-    /// With the prompt's tokens where they mean the same; elsewhere as it came.
-    fn of(&mut self, replica: &Replica) -> Result<Bytes, Refusal> {
-        let (request, prompt, id) = (self.request, self.prompt, self.made_id);
-        let is_same = prompt.tokenizer_digest.as_ref() == Some(&replica.spec.tokenizer_digest);
-        if let (true, Came::Shared(framed)) = (is_same, &self.came) {
-            let body = match self.with_tokens.take() {
-                Some(body) => body,
-                None => {
-                    let message = &framed[PREFIX_BYTES..];
-                    with_tokens(message, &prompt.tokens, request, &prompt.model, id)?
-                }
-            };
-            self.with_tokens = Some(body.clone());
-            return Ok(body);
-        }
-        let body = match &mut self.came {
-            Came::Own(framed) => as_it_came(std::mem::take(framed), request, &prompt.model, id),
-            Came::Shared(framed) => {
-                let framed = BytesMut::from(&framed[..]);
-                return Ok(as_it_came(framed, request, &prompt.model, id));
-            }
-            Came::Ready(body) => body.clone(),
-        };
-        self.came = Came::Ready(body.clone());
-        Ok(body)
-    }
-
-    fn request_id(&self) -> &str {
-        if self.made_id.is_empty() {
-            &self.request.id
-        } else {
-            self.made_id
-        }
-    }
 }
 
 /// A pick whose prompt is in flight until it is dropped.

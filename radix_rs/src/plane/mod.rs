@@ -7,11 +7,14 @@
 mod admission;
 mod answer;
 mod behind;
+mod bodies;
+mod burst;
 mod call;
 mod caller;
 mod clock;
 mod connection;
 mod counters;
+mod course;
 mod desk;
 mod forward;
 mod histogram;

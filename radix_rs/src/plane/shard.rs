@@ -128,6 +128,11 @@ where
     let still = stands.clone();
     spawn_local(async move {
         let mut connection = pin!(connection);
+        let mut driven = pin!(poll_fn(move |cx| {
+            let over = connection.as_mut().poll(cx);
+            let _ = gathered.poll_give(cx); // a socket that broke says so when it is read
+            over.map(drop)
+        }));
         if let Some(replica) = replica {
             let life = replica.life();
             let (mut all, mut unanswered) = (pin!(replica.ending()), pin!(replica.ending()));
@@ -139,18 +144,11 @@ where
                 if replica.poll_ended(cx, life, true, all.as_mut()).is_ready() {
                     return Poll::Ready(());
                 }
-                let over = connection.as_mut().poll(cx);
-                let _ = gathered.poll_give(cx); // one that broke says so when it is read
-                over.map(drop)
+                driven.as_mut().poll(cx)
             })
             .await;
         } else {
-            poll_fn(|cx| {
-                let over = connection.as_mut().poll(cx);
-                let _ = gathered.poll_give(cx);
-                over.map(drop)
-            })
-            .await;
+            driven.await;
         }
         still.set(false);
     });
