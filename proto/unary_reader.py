@@ -29,7 +29,7 @@ class UnaryReader(aio.ServerInterceptor):
     def __init__(
         self,
         *,
-        refused: Callable[[str, grpc.StatusCode], None],
+        refused: Callable[[str, grpc.StatusCode], None] | None = None,
         timeout_s: float = MESSAGE_TIMEOUT_S,
     ) -> None:
         """`refused` is told the method ("/package.Service/Method") and the code, to count them."""
@@ -76,7 +76,8 @@ class UnaryReader(aio.ServerInterceptor):
             error: LBError = InvalidRequest(f"what came is no request message of {method}")
         except LBError as refusal:
             error = refusal
-        self._refused(method, error.code)
+        if self._refused is not None:
+            self._refused(method, error.code)
         await abort(context, error.code, str(error))
 
     async def _received(self, context: Context) -> bytes:

@@ -7,6 +7,8 @@ unless the name says otherwise. A broken protocol raises `TreeError` before anyt
 a `hash_key` that has not 16 bytes `ValueError` everywhere.
 """
 
+from collections.abc import Sequence
+from os import PathLike
 from typing import final
 
 from typing_extensions import Buffer
@@ -387,7 +389,11 @@ class MirrorStats:
     epoch: int
     seq: int
     count: int
+    """Blocks of the replica: those in its mirror and those that were forgotten."""
     digest: int
+    """Of all these."""
+    forgotten: int
+    """Those that `index_max_bytes` made the mirror forget."""
 
 @final
 class BlockSet:
@@ -396,6 +402,8 @@ class BlockSet:
     epoch: int
     seq: int
     count: int
+    forgotten: int
+    """Blocks that the mirror held and had forgotten."""
 
     def not_in(self, other: BlockSet, limit: int) -> tuple[int, list[int]]:
         """How many of these blocks `other` lacks, and the first `limit` of them, sorted.
@@ -415,12 +423,16 @@ class Router:
         k: float = 1.5,
         decode_weight: float = 1.0,
         seed: int = 0,
+        index_max_bytes: int | None = None,
     ) -> None:
         """`policy`: "cost", "round_robin", "random" or "least_load". ValueError on another.
 
         `k`: weight of a prompt's own prefill; counts twice on replicas that serve first come,
         first served. `decode_weight`: tokens that a request being decoded counts. Both finite and
         at least 0; else ValueError.
+
+        `index_max_bytes`: above it the mirrors forget what nobody matched or stored for longest,
+        ends of prompts first; count and digest go on proving the rest. None: there is no bound.
         """
     def add_replica(self, replica: str, *, model: str, block_size: int) -> None:
         """Known with an empty mirror at epoch 0 and not eligible. Its model's first replica
@@ -453,10 +465,13 @@ class Router:
         """
     def mirror(self, replica: str) -> MirrorStats: ...
     def mirror_size_bytes(self, replica: str) -> int:
-        """Its mirror's share of the index by blocks, roughly; the shares add up to the index.
-
-        Looks at the whole index, without the interpreter's lock: for a metrics page alone.
-        """
+        """Its mirror's share of the index by blocks, roughly; the shares add up to the index."""
+    @property
+    def index_max_bytes(self) -> int:
+        """As it was made; the largest address without a bound."""
+    @property
+    def index_size_bytes(self) -> int:
+        """Memory of the index: of all mirrors together."""
     def load(self, replica: str) -> Load: ...
     def blocks(self, replica: str) -> list[int]:
         """The hashes in its mirror, sorted. For tests."""
@@ -501,3 +516,128 @@ class Router:
         """Recompute every invariant of the index; RouterError names the first that fails. For
         tests.
         """
+
+@final
+class Activity:
+    """What a replica does now."""
+
+    calls: int
+    """Requests there, answered or not."""
+    unanswered: int
+    """Those whose answer has not begun."""
+    heard_s: float
+    """When the last of any answer came, by the clock of `Plane`; -inf: never."""
+
+@final
+class TokenTotals:
+    """Tokens of the requests a replica has completed since it joined."""
+
+    requests: int
+    prompt: int
+    available: int
+    captured: int
+    delivered: int
+
+@final
+class ModelReading:
+    """What was counted of one model's requests; "" of those that named none that is served."""
+
+    model: str
+    ended: list[tuple[str, int]]
+    """By the name of their gRPC code; none that is 0."""
+    first_token: tuple[list[int], float]
+    """Counts by bucket, the last without a bound, and the sum in seconds."""
+    inter_token: tuple[list[int], float]
+
+@final
+class News:
+    """What the data plane laid down since it was last asked."""
+
+    asks: list[tuple[int, bytes]]
+    """Serialised requests that it cannot read, each to be answered or refused by its number."""
+    given_up: list[int]
+    """Asks that nobody waits for any more."""
+    suspects: list[tuple[str, int, str]]
+    """Replicas that failed, with their serial and why; nothing goes there until `set_eligible`."""
+    retries: list[tuple[str, str]]
+    """Requests that went elsewhere, by id, and why."""
+
+@final
+class Plane:
+    """The data plane: HTTP/2 from clients to replicas, on threads of its own. Thread safe."""
+
+    port: int
+    inflight: int
+    """Requests in flight, and what has entered by `enter`."""
+    queued: int
+    """Requests that wait until fewer are in flight."""
+    taken: int
+    """How many ever were in flight."""
+    connections: int
+    """Of clients."""
+    news_fd: int
+    """Readable when there is news to take."""
+
+    def __init__(
+        self,
+        router: Router,
+        *,
+        host: str,
+        port: int,
+        shards: int,
+        max_inflight: int,
+        queue_size: int,
+        queue_timeout_s: float,
+        max_open_calls: int,
+        retries: int,
+        write_stall_s: float,
+        behind: str | PathLike[str],
+        first_token_buckets_s: Sequence[float],
+        inter_token_buckets_s: Sequence[float],
+        now_s: float,
+        seed: int,
+    ) -> None:
+        """Holds its port from now on. OSError if the address cannot be had.
+
+        Prompts are picked by `router`, whose other callers read a clock that now says `now_s`.
+        `shards`: threads. Above `max_inflight` as many as `queue_size` wait for `queue_timeout_s`,
+        by priority and then tenant after tenant (salt and extra key); the rest is refused.
+        `max_open_calls`: of Generate, in flight, waiting, or not read yet. `behind`: the socket of
+        the server that answers every other method.
+        """
+    def start(self) -> None:
+        """Take calls. Once; OSError if the system gives no thread."""
+    def drain(self) -> None:
+        """Close the port and tell clients to go; calls that run go on."""
+    def stop(self) -> None:
+        """End all that runs. Waits for the threads."""
+    def add_replica(
+        self, replica: str, *, address: str, model: str, page_size: int, tokenizer_digest: bytes
+    ) -> int:
+        """Before it is made eligible. Returns its serial. RouterError if the address is none."""
+    def remove_replica(self, replica: str, why: str) -> None:
+        """Its calls end, or go elsewhere. Unknown: nothing happens."""
+    def end_calls(self, replica: str, why: str, *, only_unanswered: bool = False) -> None:
+        """As if its connections had broken; the next call opens another one."""
+    def activity(self, replica: str) -> Activity:
+        """Nothing, of one that is not there; so `totals`."""
+    def totals(self, replica: str) -> TokenTotals: ...
+    def enter(self) -> bool:
+        """One more is in flight, until `leave`; False if there are `max_inflight`."""
+    def leave(self) -> None: ...
+    def take_news(self) -> News: ...
+    def answer(
+        self, ask: int, *, model: str, tokens: Buffer, tokenizer_digest: bytes | None = None
+    ) -> None:
+        """What a request asks: its model, and the tokens (u32) by which trees know its prompt.
+
+        With a digest they were made of text, and replace it for replicas of that digest. An ask
+        that was given up is ignored, here and in `refuse`.
+        """
+    def refuse(self, ask: int, code: int, message: str) -> None:
+        """The client gets this status (gRPC's number)."""
+    def picks(self) -> list[tuple[str, int]]:
+        """By the name of their reason; none that is 0."""
+    def retries(self) -> int:
+        """Requests sent elsewhere because a replica failed before it answered."""
+    def models(self) -> list[ModelReading]: ...

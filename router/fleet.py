@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from proto.errors import Unavailable, UnknownModel
 from proto.prefixlb.v1.delta_pb2 import Lease
-from radix_rs import Router, RouterError
+from radix_rs import Plane, Router, RouterError
 from router.health_checks import HealthChecks
 from router.mirror import Mirror
 from router.refusals import Refusals, objection
@@ -45,6 +45,7 @@ class Fleet:
         self,
         *,
         router: Router,
+        plane: Plane,
         key_check: int,
         subscriber: Subscriber,
         tokenizers: Tokenizers,
@@ -54,6 +55,7 @@ class Fleet:
     ) -> None:
         """`key_check`: of the cluster secret's key; a replica of another secret is refused."""
         self._router = router
+        self._plane = plane
         self._key_check = key_check
         self._subscriber = subscriber
         self._tokenizers = tokenizers
@@ -121,6 +123,12 @@ class Fleet:
         if member is not None and member.state is state:
             self._health_checks.suspect(state, why)
 
+    def failed(self, replica: str, serial: int, why: str) -> None:
+        """It failed a request, in the life that the data plane calls `serial`."""
+        member = self.members.get(replica)
+        if member is not None and member.state.serial == serial:
+            self._health_checks.suspect(member.state, why)
+
     def _ends(self, member: Member, claims: Sequence[Lease]) -> str:
         """Why its membership ends, if it does."""
         mine = member.state.lease
@@ -160,9 +168,14 @@ class Fleet:
         except RouterError as error:
             self.refusals.add(lease, "block_size", str(error))
             return
+        try:
+            state = ReplicaState(lease, self._plane)
+        except RouterError as error:
+            self._router.remove_replica(name)
+            self.refusals.add(lease, "address", str(error))
+            return
         self.refusals.lift(lease)
         self._remember(lease.model)
-        state = ReplicaState(lease)
         mirror = Mirror(name, router=self._router, snapshot=state.snapshot, rng=self._rng)
         tasks = (
             self._tasks.create_task(mirror.run(), name=f"mirror {name}"),
@@ -185,6 +198,7 @@ class Fleet:
         del self.members[state.id]
         del self._at[state.lease.address]
         self._subscriber.remove(state.id)
+        state.leave("it left the fleet")
         self._router.remove_replica(state.id)
         for task in member.tasks:
             task.cancel()

@@ -70,7 +70,7 @@ class HealthChecks:
         is sending an answer.
         """
         sends = self._clock() - state.heard_s < GIVE_UP_S
-        return state.silent_checks < SILENT_AFTER_CHECKS or (sends and bool(state.calls))
+        return state.silent_checks < SILENT_AFTER_CHECKS or (sends and state.calls > 0)
 
     def _trust(self, state: ReplicaState) -> None:
         log.info("replica answers again replica=%s", state.id)
@@ -82,7 +82,7 @@ class HealthChecks:
         if state.silent_checks >= SILENT_AFTER_CHECKS:
             self.suspect(state, f"{state.silent_checks} health checks without an answer")
         if self._clock() - heard_s >= GIVE_UP_S:
-            state.give_up_unanswered()
+            state.give_up_unanswered("it is silent")
         if self._clock() - max(heard_s, state.heard_s) >= VANISHED_S:
             state.end_calls("it is silent")
 

@@ -1,21 +1,27 @@
 """Every metric of the router, with its help text.
 
-What concerns one replica is read from the fleet when the page is asked for, so that its series end
-when it leaves.
+What the data plane counts is read from it when the page is asked for. What concerns one replica is
+read from the fleet then, so that its series end when it leaves.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import accumulate
 
-import grpc
-from prometheus_client import CollectorRegistry, Counter, Histogram, Info
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Info
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from proto import keys
-from radix_rs import MirrorStats, Router, RouterError
+from radix_rs import MirrorStats, Plane, Router, RouterError
 from router.fleet import Fleet, Member
 from router.mirror import MirrorState
 from router.redis_link import RedisLink
@@ -37,58 +43,93 @@ class Metrics:
 
     def __init__(self, *, policy: str) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            PREFIX + "requests",
-            "Requests that ended, by gRPC status.",
-            ["model", "code"],
-            registry=self.registry,
-        )
-        self.picks = Counter(
-            PREFIX + "picks",
-            "Replicas picked for requests, retries included, by what decided.",
-            ["reason"],
-            registry=self.registry,
-        )
-        self.retries = Counter(
-            PREFIX + "retries",
-            "Requests sent to another replica because one failed before it answered.",
-            registry=self.registry,
-        )
         self.untokenised_prompts = Counter(
             PREFIX + "untokenised_prompts",
             "Texts that could not be tokenised, as no tokenizer was here yet: they match nothing.",
             ["model"],
             registry=self.registry,
         )
-        self.first_token = Histogram(
-            PREFIX + "time_to_first_token_seconds",
-            "From a request's arrival to the first message of its answer.",
-            ["model"],
-            buckets=FIRST_TOKEN_BUCKETS,
-            registry=self.registry,
-        )
-        self.inter_token = Histogram(
-            PREFIX + "inter_token_seconds",
-            "Between two messages of an answer that carry tokens.",
-            ["model"],
-            buckets=INTER_TOKEN_BUCKETS,
-            registry=self.registry,
-        )
         Info(PREFIX + "build", "Version and policy of this router.", registry=self.registry).info(
             {"version": version("prefixlb"), "policy": policy}
         )
 
-    def count_refused(self, method: str, code: grpc.StatusCode) -> None:
-        """A call of `method` ended before it had a readable message."""
-        if method.endswith("/Generate"):
-            self.requests.labels(model="", code=code.name).inc()
-
     def watch(
-        self, fleet: Fleet, subscriber: Subscriber, router: Router, links: Sequence[RedisLink]
+        self,
+        *,
+        plane: Plane,
+        fleet: Fleet,
+        subscriber: Subscriber,
+        router: Router,
+        links: Sequence[RedisLink],
     ) -> None:
         """Show these parts on the page, as they are whenever it is asked for."""
+        self.registry.register(PlaneCollector(plane))
         self.registry.register(FleetCollector(fleet, subscriber, router))
         self.registry.register(LinkCollector(links))
+
+
+class PlaneCollector(Collector):
+    """What the data plane counts of requests; runs on the thread of the metrics page."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    def collect(self) -> Iterator[Metric]:
+        models = self._plane.models()
+        requests = CounterMetricFamily(
+            PREFIX + "requests",
+            "Requests that ended, by gRPC status.",
+            labels=["model", "code"],
+        )
+        for reading in models:
+            for code, ended in reading.ended:
+                requests.add_metric([reading.model, code], ended)
+        yield requests
+        picks = CounterMetricFamily(
+            PREFIX + "picks",
+            "Replicas picked for requests, retries included, by what decided.",
+            labels=["reason"],
+        )
+        for reason, picked in self._plane.picks():
+            picks.add_metric([reason], picked)
+        yield picks
+        yield CounterMetricFamily(
+            PREFIX + "retries",
+            "Requests sent to another replica because one failed before it answered.",
+            self._plane.retries(),
+        )
+        yield GaugeMetricFamily(
+            PREFIX + "requests_queued",
+            "Requests that wait because as many as may be are in flight.",
+            self._plane.queued,
+        )
+        yield _histogram(
+            "time_to_first_token_seconds",
+            "From a request's arrival to the first message of its answer.",
+            FIRST_TOKEN_BUCKETS,
+            {reading.model: reading.first_token for reading in models},
+        )
+        yield _histogram(
+            "inter_token_seconds",
+            "Between two messages of an answer that carry tokens.",
+            INTER_TOKEN_BUCKETS,
+            {reading.model: reading.inter_token for reading in models},
+        )
+
+
+def _histogram(
+    name: str,
+    text: str,
+    bounds_s: Sequence[float],
+    by_model: Mapping[str, tuple[Sequence[int], float]],
+) -> HistogramMetricFamily:
+    """Of the models that have a value."""
+    family = HistogramMetricFamily(PREFIX + name, text, labels=["model"])
+    names = [*map(floatToGoString, bounds_s), "+Inf"]
+    for model, (counts, sum_s) in by_model.items():
+        if any(counts):
+            family.add_metric([model], list(zip(names, accumulate(counts), strict=True)), sum_s)
+    return family
 
 
 @dataclass(frozen=True)
@@ -167,7 +208,16 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
         lambda r: is_silent(r.member.state),
     ),
     ("requests_in_flight", "Requests of this router there now.", lambda r: r.in_flight),
-    ("mirror_blocks", "Blocks in the replica's mirror.", lambda r: r.indexed.count),
+    (
+        "mirror_blocks",
+        "Blocks in the replica's mirror.",
+        lambda r: r.indexed.count - r.indexed.forgotten,
+    ),
+    (
+        "mirror_forgotten_blocks",
+        "Blocks of the replica that --index-max-bytes made its mirror forget.",
+        lambda r: r.indexed.forgotten,
+    ),
     ("mirror_size_bytes", "Memory of the replica's mirror.", lambda r: r.size_bytes),
     (
         "delta_lag_seconds",
@@ -209,6 +259,14 @@ class FleetCollector(Collector):
         for replica, reason in {(r.lease.replica_id, r.reason) for r in self._fleet.refusals}:
             refused.add_metric([replica, reason], 1)
         yield refused
+        yield GaugeMetricFamily(
+            PREFIX + "index_size_bytes", "Memory of all mirrors.", self._router.index_size_bytes
+        )
+        yield GaugeMetricFamily(
+            PREFIX + "index_max_bytes",
+            "What it may take at most, by --index-max-bytes.",
+            self._router.index_max_bytes,
+        )
 
     def _read(self, member: Member) -> Reading | None:
         """None if the replica left since."""

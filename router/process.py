@@ -12,15 +12,15 @@ from redis.asyncio import Redis
 
 from proto.metrics_page import metrics_page
 from proto.redis_client import open_redis
-from radix_rs import Router, key_check
+from radix_rs import Plane, Router, key_check
 from router.admin import Admin
 from router.admission import Admission
 from router.auditor import Auditor
+from router.desk import Desk
 from router.discovery import Discovery
 from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
-from router.front import Front
 from router.health import Readiness
 from router.metrics import Metrics
 from router.prompt import PromptReader
@@ -43,6 +43,7 @@ class Parts:
     discovery: Discovery
     subscriber: Subscriber
     fleet: Fleet
+    plane: Plane
     admission: Admission
     readiness: Readiness
     silence: SilenceWatch
@@ -67,16 +68,31 @@ class Running:
 async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Running]:
     """A router that serves until the end of the block. Raises Unavailable if a port is taken."""
     metrics = Metrics(policy=settings.policy)
-    server = Server(
-        host=settings.host,
-        port=settings.port,
-        max_inflight=settings.max_inflight,
-        metrics=metrics,
+    rng = random.Random()
+    router = Router(
+        hash_key=hash_key,
+        policy=settings.policy,
+        k=settings.uncached_weight,
+        decode_weight=settings.decode_weight,
+        seed=rng.getrandbits(64),
+        index_max_bytes=settings.index_max_bytes,
     )
     page = metrics_page(metrics.registry, settings.metrics_host, settings.metrics_port)
     with page as metrics_port:
+        server = Server(
+            router,
+            host=settings.host,
+            port=settings.port,
+            shards=settings.shards,
+            max_inflight=settings.max_inflight,
+            queue_size=settings.queue_size,
+            queue_timeout_s=settings.queue_timeout_s,
+            retries=settings.retries,
+            write_stall_s=settings.write_stall_s,
+            seed=rng.getrandbits(64),
+        )
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
-            parts = _build(settings, hash_key, metrics, redis, tasks, server)
+            parts = _build(settings, hash_key, metrics, redis, tasks, router, server, rng)
             await parts.readiness.begin()
             background = [
                 tasks.create_task(parts.fleet.follow(parts.discovery.views()), name="discovery"),
@@ -104,21 +120,16 @@ def _build(
     metrics: Metrics,
     redis: Redis,
     tasks: asyncio.TaskGroup,
+    router: Router,
     server: Server,
+    rng: random.Random,
 ) -> Parts:
     """Every part, and who knows whom."""
-    rng = random.Random()
-    router = Router(
-        hash_key=hash_key,
-        policy=settings.policy,
-        k=settings.uncached_weight,
-        decode_weight=settings.decode_weight,
-        seed=rng.getrandbits(64),
-    )
     leases, deltas = RedisLink("leases"), RedisLink("deltas")
     subscriber = Subscriber(redis, cluster=settings.cluster, link=deltas, rng=rng)
     fleet = Fleet(
         router=router,
+        plane=server.plane,
         key_check=key_check(hash_key),
         subscriber=subscriber,
         tokenizers=Tokenizers(rng=rng),
@@ -134,20 +145,12 @@ def _build(
             redis, cluster=settings.cluster, link=leases, answers=fleet.answers, rng=rng
         )
         links = (leases, deltas)
-    admission, prompts = Admission(settings.max_inflight), PromptReader(fleet, metrics)
-    front = Front(
-        router=router,
-        fleet=fleet,
-        metrics=metrics,
-        retries=settings.retries,
-        prompts=prompts,
-        admission=admission,
-        write_stall_s=settings.write_stall_s,
-        rng=rng,
-    )
+    admission, prompts = Admission(server.plane), PromptReader(fleet, metrics)
     health = health_aio.HealthServicer()
     readiness = Readiness(health, fleet, timeout_s=settings.ready_timeout_s)
-    metrics.watch(fleet, subscriber, router, links)
+    metrics.watch(
+        plane=server.plane, fleet=fleet, subscriber=subscriber, router=router, links=links
+    )
     admin = Admin(
         router=router,
         fleet=fleet,
@@ -156,6 +159,6 @@ def _build(
         admission=admission,
         auditor=Auditor(router, fleet, hash_key=hash_key),
     )
-    server.add(front, admin, health)
+    server.add(Desk(server.plane, fleet=fleet, prompts=prompts), admin, health)
     silence = SilenceWatch(fleet, link=deltas)
-    return Parts(router, discovery, subscriber, fleet, admission, readiness, silence)
+    return Parts(router, discovery, subscriber, fleet, server.plane, admission, readiness, silence)

@@ -18,7 +18,7 @@ def open_channel(address: str) -> aio.Channel:
         options=[
             ("grpc.enable_http_proxy", 0),  # replicas are dialled directly
             ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.enable_retries", 0),  # only the front knows when a retry is safe
+            ("grpc.enable_retries", 0),  # only the data plane knows when a retry is safe
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 2000),  # an attempt to connect may take this long
             ("grpc.max_reconnect_backoff_ms", 1000),

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -10,8 +9,6 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from proto.prefixlb.v1.delta_pb2 import Lease
-from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse, Usage
-from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from proto.prefixlb.v1.replica_pb2 import (
     InfoRequest,
     SnapshotRequest,
@@ -21,15 +18,13 @@ from proto.prefixlb.v1.replica_pb2 import (
 )
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from proto.text import TextCodec
-from radix_rs import Pick
+from radix_rs import Plane, TokenTotals
 from router.replica_channel import PROBE_TIMEOUT_S, open_channel
 
 SNAPSHOT_TIMEOUT_S = 60.0
 TOKENIZER_TIMEOUT_S = 60.0
 
 Message = TypeVar("Message")
-
-GenerateCall = aio.UnaryStreamCall[GenerateRequest, GenerateResponse]
 
 
 class Liveness(Enum):
@@ -45,31 +40,26 @@ class Health(Enum):
     SILENT = "silent"  # no answer in time, or no connection
 
 
-@dataclass
-class TokenTotals:
-    """Of completed requests, since the replica joined."""
-
-    requests: int = 0
-    prompt: int = 0
-    available: int = 0
-    captured: int = 0
-    delivered: int = 0
-
-
 class ReplicaState:
-    """One replica while it is in the fleet's view; its connection closes when it leaves."""
+    """One replica while it is in the fleet's view; its connections close when it leaves."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, plane: Plane) -> None:
+        """Raises RouterError if its address is none."""
         self.lease = lease
+        self._plane = plane
+        self.serial = plane.add_replica(
+            lease.replica_id,
+            address=lease.address,
+            model=lease.model,
+            page_size=lease.page_size,
+            tokenizer_digest=lease.tokenizer_digest,
+        )
+        """What the data plane calls this life of the id."""
         self.liveness = Liveness.LIVE
         self.doubted = asyncio.Event()
         """Set while SUSPECT, and when another replica claims its id: its next check is due soon."""
         self.other_tokenizer = False
         """Not the one its model's text is tokenised with: text reaches it as it is."""
-        self.heard_s = float("-inf")
-        """When the last message of any answer came."""
-        self.ended_because = ""
-        """Why its calls were ended from here."""
         self.silent_s = 0.0
         """For how long it was live, and Redis answered, without a batch of it: see silence.py."""
         self.silent_checks = 0
@@ -78,13 +68,7 @@ class ReplicaState:
         """Its tokenizer, once fetched. Nobody reads it here: Tokenizers refers to it weakly, so it
         stays for as long as a replica of it does.
         """
-        self.tokens = TokenTotals()
-        self.calls: set[GenerateCall] = set()
-        """Requests on their way there or being answered."""
-        self.unanswered: set[GenerateCall] = set()
-        """Those whose first message has not come."""
         self._channel = open_channel(lease.address)
-        self._inference = InferenceStub(self._channel)
         self._replica = ReplicaStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
 
@@ -92,36 +76,30 @@ class ReplicaState:
     def id(self) -> str:
         return self.lease.replica_id
 
-    def generate(
-        self, request: GenerateRequest, *, timeout_s: float | None, metadata: aio.Metadata
-    ) -> GenerateCall:
-        """Start the request; it belongs to `calls` until it is done."""
-        call = self._inference.Generate(request, timeout=timeout_s, metadata=metadata)
-        self.calls.add(call)
-        self.unanswered.add(call)
-        call.add_done_callback(self._done)
-        return call
+    @property
+    def calls(self) -> int:
+        """Requests on their way there or being answered."""
+        return self._plane.activity(self.id).calls
 
-    def answered(self, call: GenerateCall) -> None:
-        """Its first message came."""
-        self.unanswered.discard(call)
+    @property
+    def unanswered(self) -> int:
+        """Those whose answer has not begun."""
+        return self._plane.activity(self.id).unanswered
 
-    def _done(self, call: Any) -> None:
-        self.calls.discard(call)
-        self.unanswered.discard(call)
+    @property
+    def heard_s(self) -> float:
+        """When the last of any answer came, by `time.monotonic`."""
+        return self._plane.activity(self.id).heard_s
+
+    @property
+    def tokens(self) -> TokenTotals:
+        """Of completed requests, since the replica joined."""
+        return self._plane.totals(self.id)
 
     def reusable(self, matched: int, prompt_tokens: int) -> int:
         """Of `matched` tokens those it can really reuse: the prompt's last it always computes."""
         page = self.lease.page_size or 1
         return min(matched, max(0, prompt_tokens - 1) // page * page)
-
-    def count(self, usage: Usage, pick: Pick) -> None:
-        """A request of `pick` is complete."""
-        self.tokens.requests += 1
-        self.tokens.prompt += usage.prompt_tokens
-        self.tokens.available += self.reusable(pick.available, usage.prompt_tokens)
-        self.tokens.captured += self.reusable(pick.matched, usage.prompt_tokens)
-        self.tokens.delivered += usage.cached_tokens
 
     def snapshot(self) -> AsyncGenerator[SnapshotResponse, None]:
         """To be closed: a reader that gives up ends the call."""
@@ -145,21 +123,20 @@ class ReplicaState:
         serving = answer.status == health_pb2.HealthCheckResponse.SERVING
         return Health.SERVING if serving else Health.REFUSING
 
-    def give_up_unanswered(self) -> None:
-        """End the calls that have no answer yet; whoever waits for one sees it cancelled."""
-        self.ended_because = "it is silent"
-        for call in list(self.unanswered):
-            call.cancel()
+    def give_up_unanswered(self, why: str) -> None:
+        """End the calls that have no answer yet: they go elsewhere."""
+        self._plane.end_calls(self.id, why, only_unanswered=True)
 
     def end_calls(self, why: str) -> None:
-        """End all; whoever reads one sees it cancelled."""
-        self.ended_because = why
-        for call in list(self.calls):
-            call.cancel()
+        """End all."""
+        self._plane.end_calls(self.id, why)
+
+    def leave(self, why: str) -> None:
+        """No call goes there any more, and those that run end."""
+        self._plane.remove_replica(self.id, why)
 
     async def close(self) -> None:
-        """End every call and the connection."""
-        self.end_calls("it left the fleet")
+        """End the connection, some time after it left."""
         await self._channel.close()
 
 

@@ -1,6 +1,14 @@
-"""One gRPC server: inference, admin, health and reflection on one port."""
+"""One port for inference, admin, health and reflection: the data plane, and a server behind it.
+
+The data plane takes every call. It serves Generate itself and passes the others on, over a socket
+that only this user can open.
+"""
 
 import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 from grpc import aio
 from grpc_health.v1 import health_pb2
@@ -8,17 +16,16 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
-from proto.keepalive import KEEPALIVE
+from proto.errors import Unavailable
 from proto.limits import SERVER_LIMITS
-from proto.listening import Listener
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import add_AdminServicer_to_server
-from proto.prefixlb.v1.inference_pb2_grpc import add_InferenceServicer_to_server
 from proto.unary_reader import UnaryReader
+from radix_rs import Plane, Router
 from router.admin import Admin
 from router.admission import Admission
-from router.front import Front
-from router.metrics import Metrics
+from router.desk import Desk
+from router.metrics import FIRST_TOKEN_BUCKETS, INTER_TOKEN_BUCKETS
 
 SERVICES = (
     inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name,
@@ -36,55 +43,96 @@ QUIET_S = 0.25
 LAST_MESSAGES_S = 0.5
 """How long answers that are complete have to leave the process."""
 
+POLL_S = 0.02
+
 
 class Server:
     """Holds its port once made; takes calls from `start` on."""
 
-    def __init__(self, *, host: str, port: int, max_inflight: int, metrics: Metrics) -> None:
-        """Port 0 takes a free one; see `port`. Raises Unavailable if the address cannot be had."""
+    def __init__(
+        self,
+        router: Router,
+        *,
+        host: str,
+        port: int,
+        shards: int,
+        max_inflight: int,
+        queue_size: int,
+        queue_timeout_s: float,
+        retries: int,
+        write_stall_s: float,
+        seed: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Port 0 takes a free one; see `port`. `clock`: that of the router's other callers.
 
-        def make() -> aio.Server:
-            return aio.server(
-                interceptors=[UnaryReader(refused=metrics.count_refused)],
-                maximum_concurrent_rpcs=max_inflight + OTHER_CALLS,
-                options=[
-                    ("grpc.so_reuseport", 0),  # a second router on the port would be a mistake
-                    *KEEPALIVE,
-                    *SERVER_LIMITS,
-                ],
+        Raises Unavailable if the address cannot be had.
+        """
+        self._directory = tempfile.TemporaryDirectory(prefix="prefixlb-")
+        socket = Path(self._directory.name) / "behind"
+        try:
+            self.plane = Plane(
+                router,
+                host=host,
+                port=port,
+                shards=shards,
+                max_inflight=max_inflight,
+                queue_size=queue_size,
+                queue_timeout_s=queue_timeout_s,
+                max_open_calls=max_inflight + queue_size + OTHER_CALLS,
+                retries=retries,
+                write_stall_s=write_stall_s,
+                behind=socket,
+                first_token_buckets_s=FIRST_TOKEN_BUCKETS,
+                inter_token_buckets_s=INTER_TOKEN_BUCKETS,
+                now_s=clock(),
+                seed=seed,
             )
-
-        self._listener = Listener(make, host, port)
+        except OSError as error:
+            raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error
+        self._behind = aio.server(
+            interceptors=[UnaryReader()],
+            maximum_concurrent_rpcs=max_inflight + OTHER_CALLS,
+            options=SERVER_LIMITS,
+        )
+        self._behind.add_insecure_port(f"unix:{socket}")
+        self._desk: Desk | None = None
 
     @property
     def port(self) -> int:
-        return self._listener.port
+        return self.plane.port
 
-    def add(self, front: Front, admin: Admin, health: health_aio.HealthServicer) -> None:
+    def add(self, desk: Desk, admin: Admin, health: health_aio.HealthServicer) -> None:
         """What it serves; before `start`."""
-
-        def register(server: aio.Server) -> None:
-            add_InferenceServicer_to_server(front, server)
-            add_AdminServicer_to_server(admin, server)
-            add_HealthServicer_to_server(health, server)
-            reflection.enable_server_reflection(SERVICES, server)
-
-        self._listener.add(register)
+        self._desk = desk
+        add_AdminServicer_to_server(admin, self._behind)
+        add_HealthServicer_to_server(health, self._behind)
+        reflection.enable_server_reflection(SERVICES, self._behind)
 
     async def start(self) -> None:
-        await self._listener.start()
+        await self._behind.start()
+        if self._desk is not None:
+            self._desk.open()
+        self.plane.start()
 
     async def drain(self, admission: Admission, timeout_s: float) -> None:
         """Take nothing new; return when the running requests are done or `timeout_s` is over."""
-        stopping = asyncio.create_task(self._listener.stop(timeout_s))
-        # Quiet, not only idle: a call that was accepted may not have come to its handler yet.
-        quiet = asyncio.create_task(admission.quiet(QUIET_S))
-        await asyncio.wait({stopping, quiet}, return_when=asyncio.FIRST_COMPLETED)
-        quiet.cancel()
-        # What is left are last messages on their way, and watchers of the health service.
-        await self._listener.stop(LAST_MESSAGES_S)
-        await stopping
+        self.plane.drain()
+        try:
+            async with asyncio.timeout(timeout_s):
+                # Quiet, not only idle: a call that was accepted may not be counted yet.
+                await admission.quiet(QUIET_S)
+            async with asyncio.timeout(LAST_MESSAGES_S):
+                # What is left are last messages on their way, and watchers of the health service.
+                while self.plane.connections:  # noqa: ASYNC110 - other threads count
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            return
 
     async def stop(self) -> None:
         """Cancel what still runs."""
-        await self._listener.stop(0)
+        await asyncio.to_thread(self.plane.stop)
+        if self._desk is not None:
+            self._desk.close()
+        await self._behind.stop(0)
+        self._directory.cleanup()

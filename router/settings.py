@@ -1,5 +1,6 @@
 """What an operator can set, by flag (--max-inflight 9) or environment (ROUTER_MAX_INFLIGHT=9)."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -65,6 +66,12 @@ class RouterSettings(BaseSettings):
     decode_weight: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="weight of decode pressure in the cost"
     )
+    index_max_bytes: int = Field(
+        2**30,
+        ge=2**20,
+        description="bytes of memory for all mirrors together; over it they forget, "
+        "least recently used first",
+    )
     retries: int = Field(
         2, ge=0, le=16, description="other replicas tried when one fails before it answers"
     )
@@ -74,7 +81,14 @@ class RouterSettings(BaseSettings):
     drain_timeout_s: float = Field(
         30.0, ge=0, description="seconds that running requests get after SIGTERM"
     )
-    max_inflight: int = Field(1024, ge=1, description="requests; above it: RESOURCE_EXHAUSTED")
+    shards: int = Field(
+        min(2, os.cpu_count() or 1), ge=1, le=256, description="threads of the data plane"
+    )
+    max_inflight: int = Field(1024, ge=1, description="requests at once; above it they wait")
+    queue_size: int = Field(
+        100, ge=0, description="requests that may wait; above it: RESOURCE_EXHAUSTED"
+    )
+    queue_timeout_s: float = Field(60.0, gt=0, description="seconds a request may wait for that")
     write_stall_s: float = Field(
         60.0, gt=0, description="seconds an answer may wait for its client to read on"
     )

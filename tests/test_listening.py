@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import socket
-import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -13,39 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from proto.listening import Listener
 from proto.logs import configure_logs
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, SETTINGS = 0, 1, 4
-END_STREAM, END_HEADERS = 1, 4
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def literal(name: bytes, value: bytes) -> bytes:
-    """A header field of HPACK, not indexed and not compressed."""
-    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-
-def call_of(path: bytes, *more: tuple[bytes, bytes]) -> bytes:
-    """A whole connection's bytes: one call, with an empty message."""
-    fields = (
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", path),
-        (b":authority", b"here"),
-        (b"content-type", b"application/grpc"),
-        (b"te", b"trailers"),
-        *more,
-    )
-    headers = b"".join(literal(name, value) for name, value in fields)
-    return (
-        PREFACE
-        + frame(SETTINGS, 0, 0)
-        + frame(HEADERS, END_HEADERS, 1, headers)
-        + frame(DATA, END_STREAM, 1, bytes(5))
-    )
+from tests.http2 import BEGIN, call_of
 
 
 def send(port: int, data: bytes) -> None:
@@ -101,7 +68,7 @@ async def test_a_method_that_is_no_utf8_costs_neither_the_port_nor_an_answer_tha
         answers = aiter(watch)
         await anext(answers)
         for _ in range(3):
-            await asyncio.to_thread(send, listener.port, call_of(b"/\xff\xfe/x"))
+            await asyncio.to_thread(send, listener.port, BEGIN + call_of(b"/\xff\xfe/x"))
             async with asyncio.timeout(5):
                 while not await serves(listener.port):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
@@ -117,6 +84,8 @@ async def test_metadata_that_is_no_utf8_is_not_logged(
     configure_logs("INFO")
     caplog.set_level(logging.DEBUG)
     path = b"/grpc.health.v1.Health/Check"
-    await asyncio.to_thread(send, listener.port, call_of(path, (b"user-agent", b"\xff\xfe\0")))
+    await asyncio.to_thread(
+        send, listener.port, BEGIN + call_of(path, (b"user-agent", b"\xff\xfe\0"))
+    )
     assert await serves(listener.port)
     assert "xff" not in caplog.text and "Traceback" not in caplog.text

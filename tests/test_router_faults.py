@@ -211,7 +211,7 @@ async def test_kill_9_in_mid_stream_fails_what_has_begun_and_retries_the_rest(
         await until(lambda: not members["victim"].state.unanswered, what="it answers")
         victim.send_signal(signal.SIGSTOP)  # what comes now has no answer when it dies
         waiting = [asyncio.create_task(router.generate(prompt_of(40, 2))) for _ in range(3)]
-        await until(lambda: len(members["victim"].state.unanswered) == 3)
+        await until(lambda: members["victim"].state.unanswered == 3)
         victim.send_signal(signal.SIGKILL)
         killed = time.monotonic()
 

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -92,24 +91,27 @@ async def test_draining_refuses_new_requests_and_finishes_the_running_ones(redis
             await drain
 
 
-async def test_a_call_accepted_before_the_drain_and_handled_after_it_is_served_to_its_end(
+async def test_a_call_begun_before_the_drain_whose_message_comes_after_it_is_served_to_its_end(
     redis_url: str,
 ) -> None:
     r0 = FakeReplica("r0", redis_url)
     r0.script = Script(tokens=20, gap_s=0.1)  # longer than what last messages get
+    drains = asyncio.Event()
+
+    async def message() -> AsyncIterator[bytes]:
+        await drains.wait()
+        yield request_of([1, 2, 3]).SerializeToString()
+
     async with replicas(r0), live_router(redis_url) as router:
         await router.ready()
-        address = f"127.0.0.1:{router.running.port}"
-        with grpc.insecure_channel(address) as channel:
-            client = InferenceStub(channel)
-            await asyncio.to_thread(list, client.Generate(request_of([1]), timeout=10))
-            call = client.Generate(request_of([1, 2, 3]), timeout=10)
-            time.sleep(0.2)  # noqa: ASYNC251 - so that it waits behind the drain
-            assert router.parts.admission.inflight == 0
-            drain = asyncio.create_task(router.running.drain(8.0))
-            messages = await asyncio.to_thread(list, call)
-            assert len(messages) == 21
-            await drain
+        call = router.channel.stream_stream("/prefixlb.v1.Inference/Generate")(message())
+        await asyncio.sleep(0.1)
+        assert router.parts.admission.inflight == 0
+        drain = asyncio.create_task(router.running.drain(8.0))
+        await asyncio.sleep(0.05)
+        drains.set()
+        assert len([answer async for answer in call]) == 21
+        await drain
 
 
 async def test_a_client_that_knows_reflection_alone_finds_the_services_and_generates(

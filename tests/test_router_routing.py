@@ -287,7 +287,7 @@ async def test_more_requests_than_max_inflight_are_refused_and_the_next_one_is_n
 ) -> None:
     r0 = FakeReplica("r0", redis_url)
     r0.script = Script(first_after_s=0.3)
-    async with replicas(r0), live_router(redis_url, max_inflight=2) as router:
+    async with replicas(r0), live_router(redis_url, max_inflight=2, queue_size=0) as router:
         await router.synced(r0)
         running = [asyncio.create_task(router.generate([i])) for i in (1, 2)]
         await until(lambda: router.parts.admission.inflight == 2)

@@ -44,7 +44,8 @@ class Figure:
 def milliseconds(values: list[float]) -> str:
     """Median and the middle half."""
     low, middle, high = (1000 * value for value in statistics.quantiles(values, n=4))
-    return f"{middle:.1f} ({low:.1f} to {high:.1f})"
+    digits = 1 if middle >= 1 else 3
+    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def print_table(title: str, figures: Sequence[Figure]) -> None:

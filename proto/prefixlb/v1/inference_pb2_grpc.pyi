@@ -51,7 +51,8 @@ class InferenceStub:
 
     Errors: INVALID_ARGUMENT (no readable message, bad prompt, media or sampling value, id outside the vocabulary, prompt longer
     than the model's context or the replica's pool), NOT_FOUND (unknown model), RESOURCE_EXHAUSTED
-    (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it), ABORTED (the
+    (as many requests as may be are in flight and wait; the trailer `retry-after` says for how many seconds),
+    DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it), ABORTED (the
     client did not read its answer for the router's --write-stall-s).
     """
 
@@ -78,7 +79,8 @@ class InferenceAsyncStub(InferenceStub):
 
     Errors: INVALID_ARGUMENT (no readable message, bad prompt, media or sampling value, id outside the vocabulary, prompt longer
     than the model's context or the replica's pool), NOT_FOUND (unknown model), RESOURCE_EXHAUSTED
-    (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it), ABORTED (the
+    (as many requests as may be are in flight and wait; the trailer `retry-after` says for how many seconds),
+    DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it), ABORTED (the
     client did not read its answer for the router's --write-stall-s).
     """
 
@@ -108,7 +110,8 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors: INVALID_ARGUMENT (no readable message, bad prompt, media or sampling value, id outside the vocabulary, prompt longer
         than the model's context or the replica's pool), NOT_FOUND (unknown model), RESOURCE_EXHAUSTED
-        (admission is full), DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it), ABORTED (the
+        (as many requests as may be are in flight and wait; the trailer `retry-after` says for how many seconds),
+        DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE (no replica can serve it), ABORTED (the
         client did not read its answer for the router's --write-stall-s).
         """
 

@@ -28,4 +28,5 @@ pub use block_set::BlockSet;
 pub use candidate::Candidate;
 pub use cost::{Terms, Weights};
 pub use policy::PolicyKind;
+pub(crate) use random::Random;
 pub use router::{Prompt, Router, Settings};

@@ -4,6 +4,7 @@ mod answers;
 mod arguments;
 mod buffer;
 mod chain;
+mod plane;
 mod router;
 mod text;
 mod tree;
@@ -15,5 +16,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     chain::register(module)?;
     tree::register(module)?;
     text::register(module)?;
-    router::register(module)
+    router::register(module)?;
+    plane::register(module)
 }

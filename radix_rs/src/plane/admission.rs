@@ -1,0 +1,282 @@
+//! How many requests the router takes at once, and who waits for how long.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::caller::{Caller, End};
+use super::status::{Code, Refusal};
+
+/// When a client that is refused may ask again.
+const RETRY_AFTER_S: u16 = 1;
+
+/// Bounds of what is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Requests in flight.
+    pub max_inflight: usize,
+    /// Requests that wait until fewer are; above it they are refused at once.
+    pub queue_size: usize,
+    /// How long one waits at most.
+    pub queue_timeout: Duration,
+}
+
+/// Counts what is in flight; above the bound requests wait, above another one they are refused.
+///
+/// Who has waited goes on by priority, and tenants of one priority in turn, whatever each has queued: a request's
+/// place is one after its tenant's last, or after the last that went (start-time fair queueing: Goyal, Vin and
+/// Cheng, 1996, with requests of one length).
+#[derive(Debug)]
+pub(crate) struct Admission {
+    bounds: Bounds,
+    tenants: RandomState,
+    state: Mutex<State>,
+}
+
+/// Lowest first: what is asked least of, the place, and the order of coming.
+type Turn = (i64, u64, u64);
+
+#[derive(Debug, Default)]
+struct State {
+    inflight: usize,
+    taken: u64,
+    come: u64,
+    /// Place of the last that went.
+    went: u64,
+    /// Place of the last of each tenant that is not behind `went`.
+    last: HashMap<u64, u64>,
+    queue: BTreeMap<Turn, oneshot::Sender<()>>,
+}
+
+impl Admission {
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            tenants: RandomState::new(),
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more is in flight, until `leave`; false if there are as many as may be.
+    pub fn enter(&self) -> bool {
+        let mut state = self.state();
+        let is_free = state.inflight < self.bounds.max_inflight;
+        if is_free {
+            state.inflight += 1;
+            state.taken += 1;
+        }
+        is_free
+    }
+
+    /// Its place goes to who waits, if anybody does.
+    pub fn leave(&self) {
+        let mut state = self.state();
+        while let Some(((_, place, _), next)) = state.queue.pop_first() {
+            state.went = state.went.max(place);
+            if state.queue.is_empty() {
+                state.last.clear();
+            }
+            if next.send(()).is_ok() {
+                state.taken += 1;
+                return;
+            }
+        }
+        state.inflight -= 1;
+    }
+
+    pub fn inflight(&self) -> usize {
+        self.state().inflight
+    }
+
+    /// How many were ever taken.
+    pub fn taken(&self) -> u64 {
+        self.state().taken
+    }
+
+    /// How many wait.
+    pub fn queued(&self) -> usize {
+        self.state().queue.len()
+    }
+
+    /// In flight until what is returned is dropped: at once, or after waiting in turn.
+    pub async fn admit(
+        &self,
+        caller: &mut Caller,
+        priority: i32,
+        tenant: (&str, &str),
+    ) -> Result<Admitted<'_>, End> {
+        let Some(mut waiting) = self.queue(priority, tenant)? else {
+            return Ok(Admitted(self));
+        };
+        let waited = caller
+            .wait(timeout(self.bounds.queue_timeout, &mut waiting.turn))
+            .await?;
+        if waited.is_err() {
+            let seconds = self.bounds.queue_timeout.as_secs_f64();
+            return Err(busy(format!(
+                "no request of this router ended within {seconds} s"
+            ))
+            .into());
+        }
+        waiting.has_come = true;
+        Ok(Admitted(self))
+    }
+
+    /// None if it need not wait.
+    fn queue(&self, priority: i32, tenant: (&str, &str)) -> Result<Option<Waiting<'_>>, Refusal> {
+        let mut state = self.state();
+        if state.inflight < self.bounds.max_inflight {
+            state.inflight += 1;
+            state.taken += 1;
+            return Ok(None);
+        }
+        if state.queue.len() >= self.bounds.queue_size {
+            let inflight = state.inflight;
+            let mut message =
+                format!("{inflight} requests are in flight, the most this router takes");
+            if self.bounds.queue_size > 0 {
+                message += &format!(", and {} wait", state.queue.len());
+            }
+            return Err(busy(message));
+        }
+        let tenant = self.tenants.hash_one(tenant);
+        let last = state.last.get(&tenant).copied().unwrap_or(0);
+        let place = last.max(state.went) + 1;
+        state.last.insert(tenant, place);
+        state.come += 1;
+        let turn = (-i64::from(priority), place, state.come);
+        let (sender, receiver) = oneshot::channel();
+        state.queue.insert(turn, sender);
+        Ok(Some(Waiting {
+            admission: self,
+            at: turn,
+            turn: receiver,
+            has_come: false,
+        }))
+    }
+}
+
+fn busy(message: String) -> Refusal {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("retry-after", HeaderValue::from(RETRY_AFTER_S));
+    Refusal {
+        code: Code::ResourceExhausted,
+        message,
+        trailers: Some(Box::new(trailers)),
+    }
+}
+
+/// A request that waits for its turn; who drops it gives the turn up.
+struct Waiting<'a> {
+    admission: &'a Admission,
+    at: Turn,
+    turn: oneshot::Receiver<()>,
+    has_come: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.has_come {
+            let was_queued = self.admission.state().queue.remove(&self.at).is_some();
+            if !was_queued && self.turn.try_recv().is_ok() {
+                self.admission.leave(); // it came at the last moment
+            }
+        }
+    }
+}
+
+/// A request in flight until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Admitted<'a>(&'a Admission);
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admission(max_inflight: usize, queue_size: usize) -> Admission {
+        Admission::new(Bounds {
+            max_inflight,
+            queue_size,
+            queue_timeout: Duration::from_secs(1),
+        })
+    }
+
+    fn queued(admission: &Admission, priority: i32, tenant: &'static str) -> Waiting<'_> {
+        admission.queue(priority, (tenant, "")).unwrap().unwrap()
+    }
+
+    fn next(waiting: &mut Vec<(&'static str, Waiting<'_>)>) -> &'static str {
+        waiting[0].1.admission.leave();
+        let place = waiting.iter_mut().position(|(_, waiting)| {
+            waiting.has_come = waiting.turn.try_recv().is_ok();
+            waiting.has_come
+        });
+        waiting.remove(place.unwrap()).0
+    }
+
+    #[test]
+    fn who_has_no_place_is_refused_and_told_when_to_ask_again() {
+        let admission = admission(1, 0);
+        assert!(admission.queue(0, ("", "")).unwrap().is_none());
+        let refusal = admission.queue(0, ("", "")).err().unwrap();
+        assert_eq!(refusal.code, Code::ResourceExhausted);
+        assert_eq!(refusal.trailers.unwrap()["retry-after"], "1");
+        admission.leave();
+        assert!(admission.enter() && !admission.enter());
+        assert_eq!((admission.inflight(), admission.taken()), (1, 2));
+    }
+
+    #[test]
+    fn the_higher_priority_goes_first_and_equals_in_their_order() {
+        let admission = admission(1, 9);
+        assert!(admission.enter());
+        let mut waiting = vec![
+            ("second", queued(&admission, 0, "a")),
+            ("last", queued(&admission, -5, "a")),
+            ("third", queued(&admission, 0, "a")),
+            ("first", queued(&admission, 7, "a")),
+        ];
+        let order: Vec<_> = (0..4).map(|_| next(&mut waiting)).collect();
+        assert_eq!(order, ["first", "second", "third", "last"]);
+        assert_eq!((admission.inflight(), admission.queued()), (1, 0));
+    }
+
+    #[test]
+    fn tenants_take_turns_however_much_one_has_queued() {
+        let admission = admission(1, 99);
+        assert!(admission.enter());
+        let mut waiting: Vec<_> = (0..10).map(|_| ("a", queued(&admission, 0, "a"))).collect();
+        let mut order = vec![next(&mut waiting), next(&mut waiting)];
+        waiting.extend((0..3).map(|_| ("b", queued(&admission, 0, "b"))));
+        order.extend((0..6).map(|_| next(&mut waiting)));
+        assert_eq!(order.join(""), "aaababab");
+    }
+
+    #[test]
+    fn who_gives_up_leaves_no_hole() {
+        let admission = admission(1, 9);
+        assert!(admission.enter());
+        let (first, second) = (queued(&admission, 0, "a"), queued(&admission, 0, "a"));
+        drop(first);
+        assert_eq!(admission.queued(), 1);
+        admission.leave(); // to the second, which gives it back
+        assert_eq!((admission.inflight(), admission.queued()), (1, 0));
+        drop(second);
+        assert_eq!(admission.inflight(), 0);
+    }
+}

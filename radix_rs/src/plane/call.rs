@@ -1,0 +1,247 @@
+//! One request from its first byte to its status: read, admitted, picked, forwarded, tried elsewhere.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::request::Parts;
+use http::{HeaderMap, Request as HttpRequest};
+use tokio::time::sleep;
+
+use super::bodies::{Bodies, Came, Prompt};
+use super::caller::{Caller, End};
+use super::course::Course;
+use super::forward::{Attempt, Fault, forward};
+use super::limits::{MAX_HEADER_BYTES, MAX_METADATA_BYTES};
+use super::message::read_message;
+use super::metadata;
+use super::request::{PREFIX_BYTES, Request};
+use super::shard::Shard;
+use super::status::{Code, GRPC_STATUS, Refusal};
+use super::timeout;
+use crate::pick::{Pick, Prompt as Asked, Router};
+
+/// Bound of the pause before the second retry, doubled with each one more up to the most; the first is at once.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Serves one call of Generate.
+pub(crate) async fn generate(
+    shard: Rc<Shard>,
+    request: HttpRequest<RecvStream>,
+    respond: SendResponse<Bytes>,
+) {
+    let (head, mut body) = request.into_parts();
+    let left = head.headers.get("grpc-timeout").and_then(timeout::parse);
+    let mut caller = Caller::new(respond, left);
+    let mut course = Course::new(shard.plane.unnamed.clone());
+    let open = OpenCall::new(&shard);
+    let ended = if open.is_too_many() {
+        Err(Refusal::new(
+            Code::ResourceExhausted,
+            "more calls are open than this router takes",
+        )
+        .into())
+    } else {
+        serve(&shard, &head, &mut body, &mut caller, &mut course).await
+    };
+    drop(open);
+    // The last step, as a status may wait behind what its client does not read.
+    match ended {
+        Ok(trailers) => {
+            course.counters.ended(Code::Ok);
+            caller.finish(trailers);
+        }
+        Err(End::Refused(refusal)) => {
+            course.counters.ended(refusal.code);
+            caller.finish(refusal.into_headers());
+        }
+        Err(End::Gone(code)) => course.counters.ended(code),
+    }
+}
+
+/// Counts a call among all that are open, admitted or not.
+struct OpenCall<'a>(&'a Shard, usize);
+
+impl<'a> OpenCall<'a> {
+    fn new(shard: &'a Shard) -> Self {
+        Self(shard, shard.plane.open_calls.fetch_add(1, SeqCst))
+    }
+
+    fn is_too_many(&self) -> bool {
+        self.1 >= self.0.plane.settings.max_open_calls
+    }
+}
+
+impl Drop for OpenCall<'_> {
+    fn drop(&mut self) {
+        self.0.plane.open_calls.fetch_sub(1, SeqCst);
+    }
+}
+
+async fn serve(
+    shard: &Shard,
+    head: &Parts,
+    body: &mut RecvStream,
+    caller: &mut Caller,
+    course: &mut Course,
+) -> Result<HeaderMap, End> {
+    let header_bytes = metadata::whole_bytes(&head.headers);
+    if header_bytes > MAX_HEADER_BYTES {
+        let message = format!(
+            "the headers have {header_bytes} bytes, at most {MAX_HEADER_BYTES} are allowed"
+        );
+        return Err(Refusal::new(Code::ResourceExhausted, message).into());
+    }
+    let framed = caller.wait(read_message(&head.headers, body)).await??;
+    let request = Request::read(&framed[PREFIX_BYTES..]).map_err(|_| {
+        let message = format!("what came is no request message of {}", head.uri.path());
+        Refusal::new(Code::InvalidArgument, message)
+    })?;
+    let admission = &shard.plane.admission;
+    let tenant = (request.cache_salt.as_str(), request.extra_key.as_str());
+    let _admitted = admission.admit(caller, request.priority, tenant).await?;
+    shard.plane.retry_budget.add();
+    let metadata_bytes = metadata::size_bytes(&head.headers);
+    if metadata_bytes > MAX_METADATA_BYTES {
+        let message = format!(
+            "metadata has {metadata_bytes} bytes, at most {MAX_METADATA_BYTES} are allowed"
+        );
+        return Err(Refusal::new(Code::InvalidArgument, message).into());
+    }
+    let (came, request, prompt) = read_prompt(shard, framed, request, caller, course).await?;
+    let made_id = if request.id.is_empty() {
+        shard.request_id()
+    } else {
+        String::new()
+    };
+    let bodies = Bodies::new(came, &request, &prompt, &made_id);
+    try_replicas(shard, head, bodies, caller, course).await
+}
+
+/// What the prompt is: plain token ids are read here, all else by the control plane.
+async fn read_prompt(
+    shard: &Shard,
+    framed: BytesMut,
+    mut request: Request,
+    caller: &mut Caller,
+    course: &mut Course,
+) -> Result<(Came, Request, Prompt), End> {
+    if request.is_plain
+        && let Some(model) = shard.plane.replicas.model(&request.model)
+    {
+        course.counters = model.counters;
+        let prompt = Prompt {
+            model: model.name,
+            tokens: std::mem::take(&mut request.tokens),
+            tokenizer_digest: None,
+        };
+        return Ok((Came::Own(framed), request, prompt));
+    }
+    let framed = framed.freeze();
+    let mut waiting = shard.plane.desk.ask(framed.slice(PREFIX_BYTES..));
+    let answer = caller.wait(&mut waiting.answer).await?;
+    let reading =
+        answer.unwrap_or_else(|_| Err(Refusal::new(Code::Unavailable, "the router ends")))?;
+    course.counters = shard.plane.counters.model(&reading.model);
+    let prompt = Prompt {
+        model: Arc::from(reading.model),
+        tokens: reading.tokens,
+        tokenizer_digest: reading.tokenizer_digest,
+    };
+    drop(waiting);
+    Ok((Came::Shared(framed), request, prompt))
+}
+
+/// A pick whose prompt is in flight until it is dropped.
+struct InFlight<'a>(&'a Router, Pick);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.release(self.1.ticket);
+    }
+}
+
+async fn try_replicas(
+    shard: &Shard,
+    head: &Parts,
+    mut bodies: Bodies<'_>,
+    caller: &mut Caller,
+    course: &mut Course,
+) -> Result<HeaderMap, End> {
+    let plane = &shard.plane;
+    let mut failed: Vec<String> = Vec::new();
+    let mut failure = None;
+    let mut pause = RETRY_PAUSE;
+    while failed.len() <= plane.settings.retries {
+        if !failed.is_empty() && !plane.retry_budget.take() {
+            break;
+        }
+        if failed.len() > 1 {
+            caller.wait(sleep(pause.mul_f64(shard.uniform()))).await?;
+            pause = MAX_RETRY_PAUSE.min(2 * pause);
+        }
+        let asked = Asked {
+            tokens: &bodies.prompt.tokens,
+            model: &bodies.prompt.model,
+            extra_key: &bodies.request.extra_key,
+            cache_salt: &bodies.request.cache_salt,
+        };
+        let Some(pick) = plane.router.pick(asked, &failed, plane.clock.now_s()) else {
+            break;
+        };
+        let in_flight = InFlight(&plane.router, pick);
+        let pick = &in_flight.1;
+        plane.counters.picked(pick.reason);
+        if !failed.is_empty() {
+            plane.counters.retries.fetch_add(1, Relaxed);
+        }
+        let result = match plane.replicas.get(&pick.replica) {
+            Some(replica) => {
+                let attempt = Attempt {
+                    shard,
+                    replica: &replica,
+                    pick,
+                    prompt_tokens: bodies.prompt.tokens.len() as u64,
+                    metadata: &head.headers,
+                    body: bodies.of(&replica)?,
+                };
+                forward(attempt, caller, course).await
+            }
+            None => Err(Fault::Elsewhere(Refusal::new(
+                Code::Unavailable,
+                format!("replica {} failed: it left the fleet", pick.replica),
+            ))),
+        };
+        match result {
+            Ok(trailers) => return Ok(succeeded(trailers)),
+            Err(Fault::End(end)) => return Err(end),
+            Err(Fault::Elsewhere(refusal)) => {
+                plane.desk.retried(bodies.request_id(), &refusal.message);
+                failed.push(pick.replica.clone());
+                failure = Some(refusal);
+            }
+        }
+    }
+    Err(match failure {
+        None => none_eligible(&bodies.prompt.model),
+        Some(Refusal { code, message, .. }) => {
+            Refusal::new(code, format!("tried {}: {message}", failed.join(", ")))
+        }
+    }
+    .into())
+}
+
+fn none_eligible(model: &str) -> Refusal {
+    let message = format!("no replica of model '{model}' can take requests now");
+    Refusal::new(Code::Unavailable, message)
+}
+
+fn succeeded(mut trailers: HeaderMap) -> HeaderMap {
+    trailers.insert(GRPC_STATUS, http::HeaderValue::from_static("0"));
+    trailers
+}

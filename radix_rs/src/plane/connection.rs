@@ -1,0 +1,167 @@
+//! One connection of a client: its calls are taken for as long as it gives signs of life.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use h2::server::{Builder, SendResponse};
+use h2::{Ping, PingPong, RecvStream};
+use http::{Method, Request, Response, StatusCode, header::CONTENT_TYPE};
+use tokio::net::TcpStream;
+use tokio::task::spawn_local;
+use tokio::time::{Sleep, sleep_until, timeout};
+
+use super::caller::Caller;
+use super::limits::{
+    FRAME_BYTES, HANDSHAKE_TIMEOUT, KEEPALIVE, KEEPALIVE_TIMEOUT, MAX_CONNECTION_STREAMS,
+    MAX_HEADER_LIST_BYTES, REQUEST_WINDOW_BYTES, REQUESTS_WINDOW_BYTES,
+};
+use super::line::{Gathered, Line};
+use super::replicas::GENERATE;
+use super::shard::{Phase, Shard};
+use super::status::{Code, Refusal};
+use super::{behind, call};
+
+/// Serves a client until it leaves, falls silent, or the router is done with it.
+pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream) {
+    let _counted = Counted::new(&shard.plane.connections);
+    // Tokens are small and each is waited for; a socket that has no such option is none of a client.
+    let _ = socket.set_nodelay(true);
+    let (line, gathered) = Line::new(socket);
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(MAX_CONNECTION_STREAMS)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .initial_window_size(REQUEST_WINDOW_BYTES)
+        .initial_connection_window_size(REQUESTS_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES);
+    let mut handshake = pin!(builder.handshake::<_, Bytes>(line));
+    let handshake = poll_fn(|cx| given(&gathered, cx, |cx| handshake.as_mut().poll(cx)));
+    let Ok(Ok(mut connection)) = timeout(HANDSHAKE_TIMEOUT, handshake).await else {
+        return; // it speaks something else, or nothing
+    };
+    let mut phases = shard.phases.clone();
+    let mut drained = pin!(async move {
+        let _ = phases.wait_for(|phase| *phase != Phase::Serving).await;
+    });
+    let mut is_draining = false;
+    let mut keepalive = Keepalive::new(connection.ping_pong(), gathered.last_read());
+    loop {
+        let next = poll_fn(|cx| {
+            if !is_draining && drained.as_mut().poll(cx).is_ready() {
+                is_draining = true;
+                connection.graceful_shutdown();
+            }
+            given(&gathered, cx, |cx| {
+                let next = connection.poll_accept(cx);
+                if next.is_pending() && keepalive.poll_silent(cx, gathered.last_read()).is_ready() {
+                    return Poll::Ready(None);
+                }
+                next
+            })
+        });
+        match next.await {
+            Some(Ok((request, respond))) => take(&shard, request, respond),
+            // Its calls learn of it by themselves.
+            Some(Err(_)) | None => return,
+        }
+    }
+}
+
+/// What `poll` gives; what it wrote is given to the socket, or when that takes it. A socket that broke says so
+/// when it is read.
+fn given<T>(
+    gathered: &Gathered<TcpStream>,
+    cx: &mut Context<'_>,
+    poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+) -> Poll<T> {
+    let done = poll(cx);
+    let _ = gathered.poll_give(cx);
+    done
+}
+
+/// One more, until it is dropped.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Serves a call beside the others.
+fn take(shard: &Rc<Shard>, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    let is_grpc = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    let path = request.uri().path();
+    if request.method() != Method::POST || !is_grpc {
+        let status = if is_grpc {
+            StatusCode::METHOD_NOT_ALLOWED
+        } else {
+            StatusCode::UNSUPPORTED_MEDIA_TYPE
+        };
+        let mut response = Response::new(());
+        *response.status_mut() = status;
+        let _ = respond.send_response(response, true);
+    } else if path == GENERATE {
+        spawn_local(call::generate(shard.clone(), request, respond));
+    } else if path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        spawn_local(behind::pass(shard.clone(), request, respond));
+    } else {
+        let refusal = Refusal::new(Code::Unimplemented, "the method's name is no name");
+        Caller::new(respond, None).finish(refusal.into_headers());
+    }
+}
+
+/// Asks a silent client for a sign of life.
+struct Keepalive {
+    pings: Option<PingPong>,
+    timer: std::pin::Pin<Box<Sleep>>,
+    is_asked: bool,
+}
+
+impl Keepalive {
+    fn new(pings: Option<PingPong>, last_read: Instant) -> Self {
+        Self {
+            pings,
+            timer: Box::pin(sleep_until((last_read + KEEPALIVE).into())),
+            is_asked: false,
+        }
+    }
+
+    /// Ready once it was asked and gave none.
+    fn poll_silent(&mut self, cx: &mut Context<'_>, last_read: Instant) -> Poll<()> {
+        let Some(pings) = &mut self.pings else {
+            return Poll::Pending;
+        };
+        let _ = pings.poll_pong(cx); // that something came is seen below
+        while self.timer.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            let silent = now.saturating_duration_since(last_read);
+            if silent < KEEPALIVE {
+                self.is_asked = false;
+                self.timer.as_mut().reset((last_read + KEEPALIVE).into());
+            } else if self.is_asked {
+                return Poll::Ready(());
+            } else {
+                let _ = pings.send_ping(Ping::opaque()); // one that is on its way will do
+                self.is_asked = true;
+                self.timer.as_mut().reset((now + KEEPALIVE_TIMEOUT).into());
+            }
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,56 @@
+//! Bounds of what a call may bring; those that `proto/limits.py` knows too are the same there.
+
+use std::time::Duration;
+
+/// Of any message.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
+
+/// Of a prompt that comes as token ids.
+pub(crate) const MAX_PROMPT_TOKENS: usize = 1 << 20;
+
+/// Of model, `extra_key` and `cache_salt` each.
+pub(crate) const MAX_NAME_CHARACTERS: usize = 1024;
+
+/// Of a `request_id`; the rest is cut off.
+pub(crate) const MAX_REQUEST_ID_CHARACTERS: usize = 128;
+
+/// Of what a caller sends along, each entry counted as HTTP/2 does.
+pub(crate) const MAX_METADATA_BYTES: usize = 8 << 10;
+
+/// HTTP/2's surcharge for each entry (RFC 9113, 6.5.2).
+pub(crate) const METADATA_ENTRY_BYTES: usize = 32;
+
+/// Of all headers of a call.
+pub(crate) const MAX_HEADER_BYTES: usize = 2 * MAX_METADATA_BYTES;
+
+/// Of headers that are looked at: who sends more than the bound is told so, who sends more than this is refused
+/// by HTTP/2 itself.
+pub(crate) const MAX_HEADER_LIST_BYTES: u32 = 64 << 10;
+
+/// From the begin of a call to the end of its message; enough for the largest on a slow line.
+pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// For a client's first bytes, and for the answer of a replica to a connection attempt.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A connection that brings nothing for this long is asked for a sign of life.
+pub(crate) const KEEPALIVE: Duration = Duration::from_secs(5);
+
+/// Without one after this long, the connection and its calls end.
+pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Calls of one client connection at a time.
+pub(crate) const MAX_CONNECTION_STREAMS: u32 = 4096;
+
+/// What may be on its way of one request, and of all of a connection.
+pub(crate) const REQUEST_WINDOW_BYTES: u32 = 1 << 20;
+pub(crate) const REQUESTS_WINDOW_BYTES: u32 = 16 << 20;
+
+/// What a replica may send of one answer before its client reads on. Small, so that what slow readers leave
+/// lying here stays small; the window of all of a connection is never what stops one of them.
+pub(crate) const ANSWER_WINDOW_BYTES: u32 = 64 << 10;
+pub(crate) const ANSWERS_WINDOW_BYTES: u32 = 1 << 30;
+
+/// Larger frames spare work where much is sent at once.
+pub(crate) const FRAME_BYTES: u32 = 128 << 10;

@@ -1,0 +1,231 @@
+//! A socket under HTTP/2: it gathers what is written in one turn, reads much at once where much comes, and
+//! remembers when it last brought something.
+//!
+//! `h2` flushes after each frame of data. That is taken for a wish: who drives a connection writes what was
+//! gathered at the end of each of its turns, by [`Gathered`].
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What is gathered at most before it is written.
+const GATHERED_BYTES: usize = 128 << 10;
+
+/// What is read at once while the peer sends more than HTTP/2 asks for.
+const READ_BYTES: usize = 128 << 10;
+
+struct State<T> {
+    socket: T,
+    last_read: Instant,
+    /// Written, and not yet given to the socket.
+    gathered: BytesMut,
+    /// Read from the socket, and not yet asked for.
+    ahead: Vec<u8>,
+    ahead_from: usize,
+    /// The last read brought as much as was asked for.
+    is_behind: bool,
+}
+
+/// What HTTP/2 reads and writes.
+pub(crate) struct Line<T>(Rc<RefCell<State<T>>>);
+
+/// The other end of a line.
+pub(crate) struct Gathered<T>(Rc<RefCell<State<T>>>);
+
+impl<T> Line<T> {
+    pub fn new(socket: T) -> (Self, Gathered<T>) {
+        let state = Rc::new(RefCell::new(State {
+            socket,
+            last_read: Instant::now(),
+            gathered: BytesMut::new(),
+            ahead: Vec::new(),
+            ahead_from: 0,
+            is_behind: false,
+        }));
+        (Self(state.clone()), Gathered(state))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> Gathered<T> {
+    /// When bytes came last.
+    pub fn last_read(&self) -> Instant {
+        self.0.borrow().last_read
+    }
+
+    /// Ready once all that was gathered is with the socket.
+    pub fn poll_give(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.borrow_mut().poll_give(cx)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> State<T> {
+    fn poll_give(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.gathered.is_empty() {
+            let written = ready!(Pin::new(&mut self.socket).poll_write(cx, &self.gathered))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.gathered.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: AsyncRead + Unpin> State<T> {
+    /// Gives what was read ahead; false if there is nothing.
+    fn take_ahead(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
+        let ahead = &self.ahead[self.ahead_from..];
+        let length = ahead.len().min(buffer.remaining());
+        buffer.put_slice(&ahead[..length]);
+        self.ahead_from += length;
+        length > 0
+    }
+
+    /// Reads more than is asked for. A line that rests afterwards keeps no memory.
+    fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.ahead.resize(READ_BYTES, 0);
+        let mut ahead = ReadBuf::new(&mut self.ahead);
+        let read = Pin::new(&mut self.socket).poll_read(cx, &mut ahead);
+        let length = ahead.filled().len();
+        self.ahead.truncate(length);
+        self.ahead_from = 0;
+        self.is_behind = length == READ_BYTES;
+        if length == 0 {
+            self.ahead = Vec::new();
+        }
+        read
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut state = self.0.borrow_mut();
+        if state.take_ahead(buffer) {
+            return Poll::Ready(Ok(()));
+        }
+        if state.is_behind && buffer.remaining() < READ_BYTES {
+            ready!(state.poll_read_ahead(cx))?;
+            state.take_ahead(buffer);
+        } else {
+            ready!(Pin::new(&mut state.socket).poll_read(cx, buffer))?;
+            state.is_behind = buffer.remaining() == 0;
+        }
+        state.last_read = Instant::now();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Line<T> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut state = self.0.borrow_mut();
+        if state.gathered.len() >= GATHERED_BYTES {
+            ready!(state.poll_give(cx))?;
+        }
+        let before = state.gathered.len();
+        for piece in pieces {
+            state.gathered.extend_from_slice(piece);
+        }
+        Poll::Ready(Ok(state.gathered.len() - before))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.0.borrow_mut();
+        ready!(state.poll_give(cx))?;
+        Pin::new(&mut state.socket).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    fn run(test: impl Future<Output = ()>) {
+        Builder::new_current_thread()
+            .build()
+            .unwrap()
+            .block_on(test);
+    }
+
+    #[test]
+    fn what_is_written_leaves_at_the_end_of_the_turn() {
+        run(async {
+            let (near, mut far) = duplex(1 << 20);
+            let (mut line, gathered) = Line::new(near);
+            for _ in 0..3 {
+                line.write_all(b"abc").await.unwrap();
+                line.flush().await.unwrap();
+            }
+            let mut come = [0; 9];
+            assert!(
+                poll_fn(|cx| Poll::Ready(
+                    Pin::new(&mut far)
+                        .poll_read(cx, &mut ReadBuf::new(&mut come))
+                        .is_pending()
+                ))
+                .await
+            );
+            poll_fn(|cx| gathered.poll_give(cx)).await.unwrap();
+            far.read_exact(&mut come).await.unwrap();
+            assert_eq!(come, *b"abcabcabc");
+        });
+    }
+
+    #[test]
+    fn what_comes_is_what_was_sent_however_it_is_read() {
+        run(async {
+            let (near, mut far) = duplex(1 << 20);
+            let (mut line, _gathered) = Line::new(near);
+            let sent: Vec<u8> = (0..700_000u32).map(|i| (i % 251) as u8).collect();
+            let sending = async {
+                far.write_all(&sent).await.unwrap();
+                drop(far);
+            };
+            sending.await;
+            let mut come = Vec::new();
+            let mut part = [0; 999];
+            loop {
+                let length = line.read(&mut part).await.unwrap();
+                if length == 0 {
+                    break;
+                }
+                come.extend_from_slice(&part[..length]);
+            }
+            assert!(come == sent);
+        });
+    }
+}

@@ -1,0 +1,310 @@
+//! The data plane: a request comes in by HTTP/2, a replica is picked, its answer passes through.
+//!
+//! Each shard is a thread with a runtime of its own, which serves the clients it was handed and has its own
+//! connection to each replica; shards share the pick and counters. What Python answers, the admin service, health
+//! and reflection, goes on to its server, which listens on a socket of this process alone.
+
+mod admission;
+mod answer;
+mod behind;
+mod bodies;
+mod burst;
+mod call;
+mod caller;
+mod clock;
+mod connection;
+mod counters;
+mod course;
+mod desk;
+mod forward;
+mod histogram;
+mod limits;
+mod line;
+mod link;
+mod listener;
+mod message;
+mod metadata;
+mod protobuf;
+mod replicas;
+mod request;
+mod retry_budget;
+mod shard;
+mod status;
+mod timeout;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use admission::Admission;
+use clock::Clock;
+use counters::{Counters, ModelCounters};
+use desk::Desk;
+use replicas::{Replica, Replicas};
+use retry_budget::RetryBudget;
+use shard::Phase;
+
+use crate::pick::Router;
+
+pub use admission::Bounds;
+pub use counters::{Buckets, ModelReading};
+pub use desk::{Ask, News, Reading};
+pub use replicas::{Activity, ReplicaSpec, Totals};
+pub use status::{Code, Refusal};
+
+/// What a plane is made with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Address to listen on.
+    pub host: String,
+    /// Port; 0 takes a free one.
+    pub port: u16,
+    /// Threads.
+    pub shards: usize,
+    /// How many requests are taken at once.
+    pub bounds: Bounds,
+    /// Calls of Generate that are open, in flight, waiting, or not read yet.
+    pub max_open_calls: usize,
+    /// Other replicas tried when one fails before it answers.
+    pub retries: usize,
+    /// How long an answer may wait for its client to read on.
+    pub write_stall: Duration,
+    /// Socket of the server that answers all but Generate.
+    pub behind: PathBuf,
+    /// Of the histograms.
+    pub buckets: Buckets,
+    /// What the clock says that the router's other callers read.
+    pub now_s: f64,
+    /// Of request ids and of the pauses between retries.
+    pub seed: u64,
+}
+
+/// What all shards share.
+pub(crate) struct Shared {
+    settings: Settings,
+    router: Arc<Router>,
+    replicas: Replicas,
+    counters: Counters,
+    /// Of requests whose model is not known.
+    unnamed: Arc<ModelCounters>,
+    admission: Admission,
+    retry_budget: RetryBudget,
+    open_calls: AtomicUsize,
+    connections: AtomicUsize,
+    desk: Desk,
+    clock: Clock,
+}
+
+impl Shared {
+    /// Nothing more goes there until the control plane trusts it again.
+    fn suspect(&self, replica: &Replica, why: &str) {
+        if self.replicas.has(replica.serial) {
+            // It may leave at this moment, and then nothing goes there anyway.
+            let _ = self.router.set_eligible(&replica.spec.id, false);
+            self.desk.suspect(&replica.spec.id, replica.serial, why);
+        }
+    }
+}
+
+/// The data plane of one router.
+pub struct Plane {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    phases: watch::Sender<Phase>,
+    listener: Mutex<Option<TcpListener>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Plane {
+    /// Holds its port from now on; takes calls from `start` on.
+    ///
+    /// # Errors
+    /// The address cannot be had.
+    pub fn new(settings: Settings, router: Arc<Router>) -> io::Result<Self> {
+        let listener = listener::bind(&settings.host, settings.port)?;
+        let address = listener.local_addr()?;
+        let counters = Counters::new(settings.buckets.clone());
+        let unnamed = counters.model("");
+        Ok(Self {
+            shared: Arc::new(Shared {
+                router,
+                replicas: Replicas::default(),
+                counters,
+                unnamed,
+                admission: Admission::new(settings.bounds),
+                retry_budget: RetryBudget::new(),
+                open_calls: AtomicUsize::new(0),
+                connections: AtomicUsize::new(0),
+                desk: Desk::new()?,
+                clock: Clock::new(settings.now_s),
+                settings,
+            }),
+            address,
+            phases: watch::Sender::new(Phase::Serving),
+            listener: Mutex::new(Some(listener)),
+            threads: Mutex::default(),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes calls, on threads of its own. Once.
+    ///
+    /// # Errors
+    /// The system gives no thread or no runtime.
+    pub fn start(&self) -> io::Result<()> {
+        let listener = self
+            .listener
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(listener) = listener else {
+            return Err(io::Error::other("started before"));
+        };
+        let threads = listener::start(&self.shared, &self.phases, listener)?;
+        *self.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
+        Ok(())
+    }
+
+    /// Closes the port and tells clients to go; calls that run go on.
+    pub fn drain(&self) {
+        self.phases.send_if_modified(|phase| {
+            let is_new = *phase == Phase::Serving;
+            if is_new {
+                *phase = Phase::Draining;
+            }
+            is_new
+        });
+    }
+
+    /// Ends all that runs, and the threads.
+    pub fn stop(&self) {
+        self.phases.send_replace(Phase::Stopped);
+        self.listener
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // One that panicked is over too.
+            let _ = thread.join();
+        }
+    }
+
+    /// A replica joins, or takes the place of one of its id; what it is called in `News`. To be made eligible
+    /// afterwards.
+    ///
+    /// # Errors
+    /// The address is none.
+    pub fn add_replica(&self, spec: ReplicaSpec) -> Result<u64, String> {
+        self.shared.replicas.add(spec, &self.shared.counters)
+    }
+
+    /// A replica leaves, and its calls end.
+    pub fn remove_replica(&self, id: &str, why: &str) {
+        self.shared.replicas.remove(id, why);
+    }
+
+    /// Ends a replica's calls, or only those it has not begun to answer: these go elsewhere.
+    pub fn end_calls(&self, id: &str, why: &str, only_unanswered: bool) {
+        if only_unanswered {
+            self.shared.replicas.end_unanswered(id, why);
+        } else {
+            self.shared.replicas.end_all(id, why);
+        }
+    }
+
+    /// What a replica does; nothing if it is not there.
+    pub fn activity(&self, id: &str) -> Activity {
+        self.shared.replicas.activity(id)
+    }
+
+    /// What a replica has done; nothing if it is not there.
+    pub fn totals(&self, id: &str) -> Totals {
+        self.shared.replicas.totals(id)
+    }
+
+    /// One more request is in flight, until `leave`; false if there are as many as may be.
+    pub fn enter(&self) -> bool {
+        self.shared.admission.enter()
+    }
+
+    /// It is over.
+    pub fn leave(&self) {
+        self.shared.admission.leave();
+    }
+
+    /// Requests in flight.
+    pub fn inflight(&self) -> usize {
+        self.shared.admission.inflight()
+    }
+
+    /// Requests that wait until fewer are in flight.
+    pub fn queued(&self) -> usize {
+        self.shared.admission.queued()
+    }
+
+    /// Requests ever taken.
+    pub fn taken(&self) -> u64 {
+        self.shared.admission.taken()
+    }
+
+    /// Connections of clients.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Relaxed)
+    }
+
+    /// Readable when there is news to take.
+    pub fn news_fd(&self) -> RawFd {
+        self.shared.desk.fd()
+    }
+
+    /// What has happened since the last call.
+    pub fn take_news(&self) -> News {
+        self.shared.desk.take()
+    }
+
+    /// Answers an [`Ask`].
+    pub fn answer(&self, ask: u64, answer: Result<Reading, Refusal>) {
+        self.shared.desk.answer(ask, answer);
+    }
+
+    /// Picks by the name of their reason.
+    pub fn picks(&self) -> Vec<(&'static str, u64)> {
+        self.shared.counters.picks()
+    }
+
+    /// Requests sent to another replica because one failed before it answered.
+    pub fn retries(&self) -> u64 {
+        self.shared.counters.retries.load(Relaxed)
+    }
+
+    /// What was counted of each model.
+    pub fn models(&self) -> Vec<ModelReading> {
+        self.shared.counters.models()
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A thread of the plane.
+fn spawn(number: usize, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new()
+        .name(format!("plane-{number}"))
+        .spawn(run)
+}

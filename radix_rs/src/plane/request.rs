@@ -1,0 +1,307 @@
+//! A `GenerateRequest` on the wire: what the router reads of it, and what it writes into it.
+
+use bytes::{Bytes, BytesMut};
+
+use super::limits::{
+    MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS, MAX_PROMPT_TOKENS, MAX_REQUEST_ID_CHARACTERS,
+};
+use super::message::ROOM_BYTES;
+use super::protobuf::{Malformed, Value, fields, put_length};
+use super::status::{Code, Refusal};
+
+/// Field numbers of inference.proto.
+const REQUEST_ID: u32 = 1;
+const MODEL: u32 = 2;
+const TEXT: u32 = 3;
+const CHAT: u32 = 4;
+const TOKENS: u32 = 5;
+const EXTRA_KEY: u32 = 7;
+const CACHE_SALT: u32 = 8;
+const PRIORITY: u32 = 9;
+const MEDIA: u32 = 10;
+/// Of `TokenPrompt`.
+const IDS: u32 = 1;
+
+/// Of a gRPC message: a flag and a length.
+pub(crate) const PREFIX_BYTES: usize = 5;
+
+/// What is read of a request.
+#[derive(Debug, Default)]
+pub(crate) struct Request {
+    pub id: String,
+    pub model: String,
+    pub extra_key: String,
+    pub cache_salt: String,
+    pub priority: i32,
+    /// The prompt's ids, if they came as such.
+    pub tokens: Vec<u32>,
+    /// Whether the prompt is token ids within all bounds, and nothing else: then `tokens` is what it is known by.
+    pub is_plain: bool,
+}
+
+impl Request {
+    pub fn read(message: &[u8]) -> Result<Self, Malformed> {
+        let mut request = Self::default();
+        let mut prompts = 0;
+        let mut is_other = false;
+        for field in fields(message) {
+            let field = field?;
+            match (field.number, field.value) {
+                (REQUEST_ID, Value::Bytes(bytes)) => request.id = text(bytes)?,
+                (MODEL, Value::Bytes(bytes)) => request.model = text(bytes)?,
+                (EXTRA_KEY, Value::Bytes(bytes)) => request.extra_key = text(bytes)?,
+                (CACHE_SALT, Value::Bytes(bytes)) => request.cache_salt = text(bytes)?,
+                (TOKENS, Value::Bytes(bytes)) => {
+                    prompts += 1;
+                    read_ids(bytes, &mut request.tokens)?;
+                }
+                (PRIORITY, Value::Varint(zigzag)) => request.priority = signed(zigzag),
+                (TEXT | CHAT | MEDIA, Value::Bytes(_)) => is_other = true,
+                _ => {}
+            }
+        }
+        let names = [&request.model, &request.extra_key, &request.cache_salt];
+        request.is_plain = prompts == 1
+            && !is_other
+            && (1..=MAX_PROMPT_TOKENS).contains(&request.tokens.len())
+            && names.iter().all(|name| name.len() <= MAX_NAME_CHARACTERS);
+        Ok(request)
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<String, Malformed> {
+    let text = std::str::from_utf8(bytes).map_err(|_| Malformed)?;
+    Ok(text.to_owned())
+}
+
+/// A sint32.
+fn signed(zigzag: u64) -> i32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "as protobuf reads more than 32 bits"
+    )]
+    let zigzag = zigzag as u32;
+    (zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed()
+}
+
+/// Ids come packed, or one by one from who does not know how.
+fn read_ids(prompt: &[u8], ids: &mut Vec<u32>) -> Result<(), Malformed> {
+    for field in fields(prompt) {
+        match field? {
+            field if field.number != IDS => {}
+            field => match field.value {
+                Value::Bytes(packed) => {
+                    let (words, []) = packed.as_chunks::<4>() else {
+                        return Err(Malformed);
+                    };
+                    ids.extend(words.iter().map(|word| u32::from_le_bytes(*word)));
+                }
+                Value::Fixed32(id) => ids.push(id),
+                Value::Varint(_) | Value::Fixed64 => {}
+            },
+        }
+    }
+    Ok(())
+}
+
+/// The request as a replica gets it: as it came, with the model and the id that the router decided on.
+/// `framed` is the message behind room for its prefix.
+pub(crate) fn as_it_came(
+    mut framed: BytesMut,
+    request: &Request,
+    model: &str,
+    made_id: &str,
+) -> Bytes {
+    let mut names = Vec::new();
+    put_names(request, model, made_id, &mut names);
+    framed.extend_from_slice(&names);
+    put_prefix(&mut framed);
+    framed.freeze()
+}
+
+/// The same with token ids for its prompt.
+///
+/// # Errors
+/// It is then too large for anybody.
+pub(crate) fn with_tokens(
+    message: &[u8],
+    tokens: &[u32],
+    request: &Request,
+    model: &str,
+    made_id: &str,
+) -> Result<Bytes, Refusal> {
+    let mut out = Vec::with_capacity(message.len() + 4 * tokens.len() + ROOM_BYTES);
+    out.resize(PREFIX_BYTES, 0);
+    for field in fields(message).flatten() {
+        if !matches!(field.number, TEXT | CHAT | TOKENS) {
+            out.extend_from_slice(field.wire);
+        }
+    }
+    put_names(request, model, made_id, &mut out);
+    let mut packed = Vec::with_capacity(8);
+    put_length(IDS, 4 * tokens.len(), &mut packed);
+    put_length(TOKENS, packed.len() + 4 * tokens.len(), &mut out);
+    out.extend_from_slice(&packed);
+    out.extend(tokens.iter().flat_map(|id| id.to_le_bytes()));
+    let size = out.len() - PREFIX_BYTES;
+    if size > MAX_MESSAGE_BYTES {
+        return Err(Refusal::new(
+            Code::InvalidArgument,
+            format!("the request has {size} bytes, at most {MAX_MESSAGE_BYTES} are allowed"),
+        ));
+    }
+    put_prefix(&mut out);
+    Ok(Bytes::from(out))
+}
+
+/// The last of a field counts, so what is put at the end is what is meant.
+fn put_names(request: &Request, model: &str, made_id: &str, out: &mut Vec<u8>) {
+    if request.model != model {
+        put_text(MODEL, model, out);
+    }
+    if request.id.is_empty() {
+        put_text(REQUEST_ID, made_id, out);
+    } else if let Some((end, _)) = request.id.char_indices().nth(MAX_REQUEST_ID_CHARACTERS) {
+        put_text(REQUEST_ID, &request.id[..end], out);
+    }
+}
+
+fn put_text(number: u32, text: &str, out: &mut Vec<u8>) {
+    put_length(number, text.len(), out);
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn put_prefix(framed: &mut [u8]) {
+    let length = u32::try_from(framed.len() - PREFIX_BYTES).unwrap_or(u32::MAX);
+    framed[0] = 0;
+    framed[1..PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(number: u32, bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_length(number, bytes.len(), &mut out);
+        out.extend_from_slice(bytes);
+        out
+    }
+
+    fn framed(message: &[u8]) -> BytesMut {
+        BytesMut::from([&[9; PREFIX_BYTES], message].concat().as_slice())
+    }
+
+    fn ids(ids: &[u32]) -> Vec<u8> {
+        let packed: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        field(TOKENS, &field(IDS, &packed))
+    }
+
+    #[test]
+    fn a_request_of_token_ids_is_plain() {
+        let message = [field(7, b"lora"), ids(&[1, u32::MAX]), field(8, b"salt")].concat();
+        let request = Request::read(&message).unwrap();
+        assert!(request.is_plain);
+        assert_eq!(request.tokens, [1, u32::MAX]);
+        assert_eq!(
+            (request.extra_key.as_str(), request.cache_salt.as_str()),
+            ("lora", "salt")
+        );
+    }
+
+    #[test]
+    fn a_priority_is_signed() {
+        for (zigzag, priority) in [(0, 0), (1, -1), (2, 1), (0xffff_ffff, i32::MIN)] {
+            assert_eq!(signed(zigzag), priority);
+        }
+    }
+
+    #[test]
+    fn ids_one_by_one_are_ids_too() {
+        let message = field(TOKENS, &[0x0d, 1, 0, 0, 0, 0x0d, 2, 0, 0, 0]);
+        let request = Request::read(&message).unwrap();
+        assert_eq!((request.is_plain, request.tokens), (true, vec![1, 2]));
+    }
+
+    #[test]
+    fn everything_else_is_not_plain() {
+        for message in [
+            vec![],
+            ids(&[]),
+            ids(&vec![1; MAX_PROMPT_TOKENS + 1]),
+            field(TEXT, b"x"),
+            [field(TEXT, b"x"), ids(&[1])].concat(),
+            [ids(&[1]), ids(&[2])].concat(),
+            [ids(&[1]), field(MEDIA, b"")].concat(),
+            [ids(&[1]), field(MODEL, &[b'x'; MAX_NAME_CHARACTERS + 1])].concat(),
+        ] {
+            assert!(!Request::read(&message).unwrap().is_plain);
+        }
+    }
+
+    #[test]
+    fn what_protobuf_would_not_read_is_malformed() {
+        for message in [
+            vec![0x0a, 0xff, 0xff],
+            field(MODEL, &[0xff]),
+            field(TOKENS, &field(IDS, &[1, 2, 3])),
+            field(TOKENS, &[0x0a, 9]),
+        ] {
+            assert!(Request::read(&message).is_err(), "{message:?}");
+        }
+    }
+
+    #[test]
+    fn model_and_id_are_added_where_they_are_missing() {
+        let message = [field(REQUEST_ID, b""), ids(&[7])].concat();
+        let request = Request::read(&message).unwrap();
+        let sent = as_it_came(framed(&message), &request, "m", "made");
+        assert_eq!(
+            sent[..PREFIX_BYTES],
+            [0, 0, 0, 0, u8::try_from(sent.len()).unwrap() - 5]
+        );
+        let read = Request::read(&sent[PREFIX_BYTES..]).unwrap();
+        assert_eq!((read.model.as_str(), read.id.as_str()), ("m", "made"));
+        assert_eq!(read.tokens, [7]);
+    }
+
+    #[test]
+    fn a_long_id_is_cut_between_characters() {
+        let message = field(REQUEST_ID, "ü".repeat(200).as_bytes());
+        let request = Request::read(&message).unwrap();
+        let sent = as_it_came(framed(&message), &request, "", "made");
+        let read = Request::read(&sent[PREFIX_BYTES..]).unwrap();
+        assert_eq!(read.id, "ü".repeat(128));
+    }
+
+    #[test]
+    fn tokens_take_the_place_of_the_text() {
+        let message = [
+            field(TEXT, b"hello"),
+            field(6, &[8, 5]),
+            field(CACHE_SALT, b"s"),
+        ]
+        .concat();
+        let request = Request::read(&message).unwrap();
+        let sent = with_tokens(&message, &[1, 2, 3], &request, "m", "id").unwrap();
+        let read = Request::read(&sent[PREFIX_BYTES..]).unwrap();
+        assert!(read.is_plain);
+        assert_eq!(
+            (read.tokens, read.cache_salt.as_str()),
+            (vec![1, 2, 3], "s")
+        );
+        assert!(
+            sent.windows(4)
+                .any(|window| window == [6 << 3 | 2, 2, 8, 5])
+        );
+
+        let large = [
+            field(TEXT, b"x"),
+            field(6, &vec![0; MAX_MESSAGE_BYTES - 100]),
+        ]
+        .concat();
+        let request = Request::read(&large).unwrap();
+        let refusal = with_tokens(&large, &[1; 100], &request, "m", "id").unwrap_err();
+        assert!(refusal.message.ends_with("at most 16777216 are allowed"));
+    }
+}

@@ -1,0 +1,156 @@
+//! One thread of the data plane, with its own clients and its own connections to replicas.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use h2::client::{Builder, SendRequest};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::spawn_local;
+
+use super::Shared;
+use super::limits::{
+    ANSWER_WINDOW_BYTES, ANSWERS_WINDOW_BYTES, FRAME_BYTES, MAX_HEADER_LIST_BYTES,
+};
+use super::line::Line;
+use super::link::{Link, Open};
+use super::replicas::Replica;
+use crate::pick::Random;
+
+/// Where the plane's life is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Calls are taken.
+    Serving,
+    /// No connection is taken and no call begins; those that run go on.
+    Draining,
+    /// All ends at once.
+    Stopped,
+}
+
+pub(crate) struct Shard {
+    pub plane: Arc<Shared>,
+    pub phases: watch::Receiver<Phase>,
+    /// By serial.
+    links: RefCell<HashMap<u64, Rc<Link>>>,
+    behind: Link,
+    random: RefCell<Random>,
+}
+
+impl Shard {
+    pub fn new(plane: Arc<Shared>, phases: watch::Receiver<Phase>, seed: u64) -> Self {
+        Self {
+            plane,
+            phases,
+            links: RefCell::default(),
+            behind: Link::default(),
+            random: RefCell::new(Random::new(seed)),
+        }
+    }
+
+    /// An id for a request that has none: 32 hexadecimal digits.
+    pub fn request_id(&self) -> String {
+        let mut random = self.random.borrow_mut();
+        format!("{:016x}{:016x}", random.next(), random.next())
+    }
+
+    /// Between 0 and 1.
+    pub fn uniform(&self) -> f64 {
+        let number = u32::try_from(self.random.borrow_mut().next() >> 32).unwrap_or(0);
+        f64::from(number) / f64::from(u32::MAX)
+    }
+
+    /// The link to a replica; links to those that left are dropped on the way.
+    pub fn link(&self, replica: &Replica) -> Rc<Link> {
+        let mut links = self.links.borrow_mut();
+        if let Some(link) = links.get(&replica.serial) {
+            return link.clone();
+        }
+        links.retain(|serial, _| self.plane.replicas.has(*serial));
+        let link = Rc::new(Link::default());
+        links.insert(replica.serial, link.clone());
+        link
+    }
+
+    /// By which a call is sent to a replica.
+    pub async fn sender(
+        &self,
+        link: &Link,
+        replica: &Arc<Replica>,
+    ) -> Result<SendRequest<Bytes>, String> {
+        link.sender(async || {
+            let socket = TcpStream::connect(&replica.spec.address).await;
+            let socket = socket.map_err(|error| format!("cannot connect: {error}"))?;
+            let _ = socket.set_nodelay(true);
+            open(socket, Some(replica.clone())).await
+        })
+        .await
+    }
+
+    /// By which a call is sent to the control plane.
+    pub async fn sender_behind(&self) -> Result<SendRequest<Bytes>, String> {
+        self.behind
+            .sender(async || {
+                let socket = UnixStream::connect(&self.plane.settings.behind).await;
+                let socket = socket.map_err(|error| format!("the router is not ready: {error}"))?;
+                open(socket, None).await
+            })
+            .await
+    }
+}
+
+/// Speaks HTTP/2 on a socket, in a task of its own. A connection to a replica stands until the replica's calls are
+/// ended, even if they are those without an answer only: what has fallen silent is dialled anew.
+async fn open<T>(socket: T, replica: Option<Arc<Replica>>) -> Result<Open, String>
+where
+    T: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let mut builder = Builder::new();
+    builder
+        .enable_push(false)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .initial_window_size(ANSWER_WINDOW_BYTES)
+        .initial_connection_window_size(ANSWERS_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES)
+        // Tokens are small, and what one stream may leave unread is bounded by its window.
+        .data_frame_budget(usize::MAX);
+    let (line, gathered) = Line::new(socket);
+    let shaken = builder.handshake::<_, Bytes>(line).await;
+    let (sender, connection) = shaken.map_err(|error| error.to_string())?;
+    let stands = Rc::new(Cell::new(true));
+    let still = stands.clone();
+    spawn_local(async move {
+        let mut connection = pin!(connection);
+        let mut driven = pin!(poll_fn(move |cx| {
+            let over = connection.as_mut().poll(cx);
+            let _ = gathered.poll_give(cx); // a socket that broke says so when it is read
+            over.map(drop)
+        }));
+        if let Some(replica) = replica {
+            let life = replica.life();
+            let (mut all, mut unanswered) = (pin!(replica.ending()), pin!(replica.ending()));
+            poll_fn(|cx| {
+                let told = replica.poll_ended(cx, life, false, unanswered.as_mut());
+                if told.is_ready() {
+                    still.set(false);
+                }
+                if replica.poll_ended(cx, life, true, all.as_mut()).is_ready() {
+                    return Poll::Ready(());
+                }
+                driven.as_mut().poll(cx)
+            })
+            .await;
+        } else {
+            driven.await;
+        }
+        still.set(false);
+    });
+    Ok(Open { sender, stands })
+}

@@ -1,0 +1,43 @@
+"""A router's data plane and pick, and nothing around them, as a process to be measured.
+
+`python -m tests.bench.lone_plane PORT SHARDS REPLICA_PORT...`
+"""
+
+import random
+import signal
+import sys
+import time
+
+from radix_rs import Plane, Router, derive_hash_key
+from router.metrics import FIRST_TOKEN_BUCKETS, INTER_TOKEN_BUCKETS
+
+router = Router(hash_key=derive_hash_key(b""))
+plane = Plane(
+    router,
+    host="127.0.0.1",
+    port=int(sys.argv[1]),
+    shards=int(sys.argv[2]),
+    max_inflight=4096,
+    queue_size=0,
+    queue_timeout_s=1.0,
+    max_open_calls=8192,
+    retries=2,
+    write_stall_s=60.0,
+    behind="/nowhere",
+    first_token_buckets_s=FIRST_TOKEN_BUCKETS,
+    inter_token_buckets_s=INTER_TOKEN_BUCKETS,
+    now_s=time.monotonic(),
+    seed=random.getrandbits(64),
+)
+for number, port in enumerate(sys.argv[3:]):
+    name = f"r{number}"
+    router.add_replica(name, model="bench", block_size=16)
+    plane.add_replica(
+        name, address=f"127.0.0.1:{port}", model="bench", page_size=1, tokenizer_digest=b""
+    )
+    router.set_eligible(name, True)
+plane.start()
+print(plane.port, flush=True)
+signal.sigwait({signal.SIGTERM, signal.SIGINT})
+print({reading.model: reading.ended for reading in plane.models()}, flush=True)
+plane.stop()
