@@ -10,7 +10,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ import redis
 
 from proto.client import AsyncClient
 from router.cli.child import Child
+from router.cli.fleet_view import ReplicaView, view_fleet
 from router.cli.readiness import serves
 from router.cli.redis_server import free_ports, redis_command
 from tests.tiny_model import write_tiny_model
@@ -132,7 +133,14 @@ def timed_cluster(
             for each in started[1:]:
                 each.start()
             for each in (*serving, *routers):
-                _serving(each)
+                _eventually(each, lambda each=each: serves(each.address))
+            for router in routers:
+                _eventually(
+                    router,
+                    lambda router=router: (
+                        sum(map(_follows, view_fleet(router.address))) == replicas
+                    ),
+                )
             yield TimedCluster(serving, routers, bare, directory)
         finally:
             for each in reversed(started):
@@ -149,9 +157,13 @@ def _answers(redis_port: int) -> None:
                 time.sleep(0.02)
 
 
-def _serving(child: Child) -> None:
+def _follows(view: ReplicaView) -> bool:
+    return view.follows
+
+
+def _eventually(child: Child, holds: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + START_TIMEOUT_S
-    while not serves(child.address):
+    while not holds():
         if not child.running or time.monotonic() > deadline_s:
             raise RuntimeError(child.obituary())
         time.sleep(0.05)
