@@ -10,6 +10,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import radix_rs
@@ -30,7 +31,7 @@ from tests import twins
 from tests.spec_reader import Refused, SpecReader
 
 FILE = Path(__file__).parent.parent / "proto" / "prefixlb" / "v1" / "vectors.json"
-HASH_VERSION = 2
+HASH_VERSION = 3
 BLOCK_SIZE = 4
 SECRET = b"a secret"
 
@@ -58,6 +59,8 @@ def make_vectors() -> Vectors:
         ("m", "lora", "salt", 4, [0, 2**32 - 1, 5, 5, 5, 5, 5, 5, 1]),
         ("modèle/λ", "", "sel", 24, [(7919 * i) % 50_000 for i in range(48)]),
         ("m", "", "", 32, [2**31 + i for i in range(32)]),
+        ("m", "", "", 16, [i * i for i in range(160)]),
+        ("m", "", "", 144, [i * i for i in range(300)]),
     ]
     return {
         "hash_version": HASH_VERSION,
@@ -82,7 +85,6 @@ def make_vectors() -> Vectors:
             for model, extra_key, cache_salt, block_size, tokens in prompts
         ],
         "media": media_vector(bytes(range(16)), 5),
-        "mix": [[hexed(h), hexed(twins.mix(h))] for h in (1, 2, 0x0123456789ABCDEF, 2**64 - 1)],
         **stream_vectors(),
         "expected": expected_vectors(),
     }
@@ -90,12 +92,13 @@ def make_vectors() -> Vectors:
 
 def key_vector(secret: bytes) -> dict[str, str]:
     key = twins.hash_key(secret)
-    parts = [hashlib.sha256(key + bytes([part])).digest() for part in range(3)]
+    parts = [hashlib.sha256(key + bytes([part])).digest() for part in range(17)]
     return {
         "secret": secret.hex(),
         "key": key.hex(),
-        "nh": (parts[0] + parts[1]).hex(),
-        "link": parts[2][:16].hex(),
+        "nh": b"".join(parts[:16]).hex(),
+        "anchor": parts[16][:16].hex(),
+        "aes": parts[16][16:].hex(),
         "key_check": hexed(twins.namespace_seed(key, "prefixlb-key-check", "", "")),
     }
 
@@ -142,7 +145,7 @@ def batch(seq: int, held: set[int], *events: DeltaEvent, **fields: Any) -> bytes
         "block_size": BLOCK_SIZE,
         "hash_version": HASH_VERSION,
         "count": len(held),
-        "digest": sum(map(twins.mix, held)) & twins.MASK,
+        "digest": sum(held) & twins.MASK,
     }
     return DeltaBatch(seq=seq, events=events, **{**values, **fields}).SerializeToString()
 
@@ -293,13 +296,9 @@ def test_replicas_and_routers_give_blocks_the_hashes(vectors: Vectors) -> None:
         tokens, block_size = array("I", each["tokens"]), each["block_size"]
         compiled = radix_rs.chain_hashes(tokens, hash_key=key, block_size=block_size, **namespace)
         assert [*map(hexed, compiled)] == each["hashes"]
-        previous, plain = chain.namespace_seed(key, **namespace), []
-        for start in range(0, len(tokens) - block_size + 1, block_size):
-            previous = chain.next_hash(key, previous, tokens[start : start + block_size].tobytes())
-            plain.append(hexed(previous))
-        assert plain == each["hashes"]
-    for value, mixed in vectors["mix"]:
-        assert hexed(chain.mix(int(value, 16))) == mixed
+        seed = chain.namespace_seed(key, **namespace)
+        plain = chain.extend_chain(key, seed, np.asarray(tokens, np.uint32), block_size)
+        assert [*map(hexed, plain)] == each["hashes"]
 
 
 def test_media_counts_as_the_ids(vectors: Vectors) -> None:

@@ -163,7 +163,7 @@ pub struct DeltaBatch {
     /// Blocks in the tree after this batch.
     #[prost(uint64, tag = "7")]
     pub count: u64,
-    /// Wrapping sum of [`crate::chain::mix`] over them.
+    /// Wrapping sum of their hashes.
     #[prost(fixed64, tag = "8")]
     pub digest: u64,
 }

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proto.prefixlb.v1 import delta_pb2
-from replica.py_tree.chain import mix
 
 _MASK = 2**64 - 1
 NO_PARENT = 0
@@ -37,7 +36,7 @@ class BlockLog:
             return
         self._stored += len(hashes)
         self.count += len(hashes)
-        self.digest = (self.digest + sum(map(mix, hashes))) & _MASK
+        self.digest = (self.digest + sum(hashes)) & _MASK
         push_run(self._events, parent, hashes)
 
     def remove(self, parent: int | None, hashes: Sequence[int]) -> None:
@@ -46,7 +45,7 @@ class BlockLog:
             return
         self._removed += len(hashes)
         self.count -= len(hashes)
-        self.digest = (self.digest - sum(map(mix, hashes))) & _MASK
+        self.digest = (self.digest - sum(hashes)) & _MASK
         last = self._events[-1] if self._events else None
         if last is not None and last.HasField("removed") and self._before_removed == hashes[-1]:
             last.removed.count += len(hashes)

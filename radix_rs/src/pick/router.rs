@@ -12,7 +12,7 @@ use crate::delta::Load;
 use crate::error::RouterError;
 
 /// What a router is made with.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Settings {
     /// The cluster's.
     pub hash_key: HashKey,
@@ -48,7 +48,7 @@ impl Router {
     /// A router without replicas.
     pub fn new(settings: &Settings) -> Self {
         Self {
-            hash_key: settings.hash_key,
+            hash_key: settings.hash_key.clone(),
             core: Mutex::new(Core::new(
                 Policy::new(settings.policy),
                 settings.weights,

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use prost::Message;
 
 use super::{Pick, PolicyKind, Prompt, Reason, Router, Settings, Weights};
-use crate::chain::{HASH_VERSION, HashKey, extend_chain, mix, namespace_seed};
+use crate::chain::{HASH_VERSION, HashKey, extend_chain, namespace_seed};
 use crate::delta::{
     Cleared, DeltaBatch, DeltaEvent, Dropped, Event, Expected, Load, LoadClass, PrefillOrder,
     Removed, Stored,
@@ -85,7 +85,7 @@ pub(super) fn batch(seq: u64, events: Vec<Event>, held: &[u64], load: Load) -> D
         count: held.len() as u64,
         digest: held
             .iter()
-            .fold(0, |sum, &hash| sum.wrapping_add(mix(hash))),
+            .fold(0, |sum, &hash| sum.wrapping_add(hash)),
     }
 }
 
