@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent
-from radix_rs import Router, chain_hashes, derive_hash_key
+from radix_rs import HASH_VERSION, Router, chain_hashes, derive_hash_key
 from replica.expected import ExpectedPrompts
 from replica.models.interface import Batch, SlotPool
 from tests.both_cores import u32

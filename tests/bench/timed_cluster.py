@@ -19,7 +19,7 @@ import redis
 
 from proto.client import AsyncClient
 from router.cli.child import Child
-from router.cli.fleet_view import ReplicaView, view_fleet
+from router.cli.fleet_view import view_fleet
 from router.cli.readiness import serves
 from router.cli.redis_server import free_ports, redis_command
 from tests.tiny_model import write_tiny_model
@@ -133,14 +133,9 @@ def timed_cluster(
             for each in started[1:]:
                 each.start()
             for each in (*serving, *routers):
-                _eventually(each, lambda each=each: serves(each.address))
+                _eventually(each, serves)
             for router in routers:
-                _eventually(
-                    router,
-                    lambda router=router: (
-                        sum(map(_follows, view_fleet(router.address))) == replicas
-                    ),
-                )
+                _eventually(router, lambda address: _follows(address, replicas))
             yield TimedCluster(serving, routers, bare, directory)
         finally:
             for each in reversed(started):
@@ -157,13 +152,14 @@ def _answers(redis_port: int) -> None:
                 time.sleep(0.02)
 
 
-def _follows(view: ReplicaView) -> bool:
-    return view.follows
+def _follows(router_address: str, replicas: int) -> bool:
+    return [view.follows for view in view_fleet(router_address)] == [True] * replicas
 
 
-def _eventually(child: Child, holds: Callable[[], bool]) -> None:
+def _eventually(child: Child, holds: Callable[[str], bool]) -> None:
+    """Return once it holds at the child's address."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
-    while not holds():
+    while not holds(child.address):
         if not child.running or time.monotonic() > deadline_s:
             raise RuntimeError(child.obituary())
         time.sleep(0.05)
