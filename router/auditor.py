@@ -92,7 +92,8 @@ class Auditor:
         held = await asyncio.to_thread(tree.block_set, name)
         missing, missing_hashes = await asyncio.to_thread(held.not_in, known, SHOWN_HASHES)
         extra, extra_hashes = await asyncio.to_thread(known.not_in, held, SHOWN_HASHES)
-        equal = not (missing or extra)
+        # Which ones the mirror forgot nobody knows, but how many, and their digest.
+        equal = not extra and missing == known.forgotten
         return AuditResponse(
             replica_id=name,
             outcome=(admin_pb2.AUDIT_OUTCOME_EQUAL if equal else admin_pb2.AUDIT_OUTCOME_DIFFERENT),
@@ -100,8 +101,9 @@ class Auditor:
             seq=known.seq,
             tree_blocks=held.count,
             mirror_blocks=known.count,
-            missing=missing,
-            missing_hashes=missing_hashes,
+            forgotten=known.forgotten,
+            missing=0 if equal else missing,
+            missing_hashes=[] if equal else missing_hashes,
             extra=extra,
             extra_hashes=extra_hashes,
         )

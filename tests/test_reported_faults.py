@@ -35,6 +35,10 @@
 12. dynamo#8012, llm-d-kv-cache#680: a block announced twice goes with the first removal, or never.
     test_wire.test_a_router_takes_each_batch_as_it_should
     index/tests.rs:a_block_stored_twice_goes_with_one_removal
+13. production-stack#687, aibrix#892: the index grows until its process dies.
+    test_reported_faults.test_distinct_prompts_without_end_leave_the_index_at_its_bound_and_proven
+    index/bound_tests.rs:a_million_prompts_leave_it_as_large_as_the_bound
+    index/bound_tests.rs:what_is_matched_now_and_then_outlives_what_is_not
 14. dynamo#10774: splits are never undone, and inner nodes grow for ever.
     index/tests.rs:a_million_changes_that_leave_the_content_as_it_was_leave_the_tree_as_it_was
     index/tests.rs:runs_that_a_branch_had_cut_are_joined_when_it_goes
@@ -57,6 +61,7 @@
 """
 
 import asyncio
+import random
 import re
 import sys
 import time
@@ -71,7 +76,13 @@ from grpc import aio
 import tests
 from proto import keys
 from proto.client import Client
-from proto.prefixlb.v1.admin_pb2 import Candidate, ExplainRequest, PickRequest
+from proto.prefixlb.v1.admin_pb2 import (
+    AUDIT_OUTCOME_EQUAL,
+    AuditRequest,
+    Candidate,
+    ExplainRequest,
+    PickRequest,
+)
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from proto.prefixlb.v1.replica_pb2 import FlushRequest
@@ -172,6 +183,57 @@ async def test_a_replica_that_joins_again_is_followed_from_its_first_batch(redis
                 assert (await router.statuses())["r0"].gaps == 0
             router.parts.fleet.update([])
             r0.new_epoch()
+
+
+async def test_distinct_prompts_without_end_leave_the_index_at_its_bound_and_proven(
+    redis_url: str,
+) -> None:
+    r0, max_bytes = FakeReplica("r0", redis_url), 2**20
+    rng = random.Random(5)
+    hot = prompt_of(400)
+    oldest: list[list[int]] = []
+
+    def proven(router: LiveRouter) -> bool:
+        """The mirror proves the replica's tree, though it does not know all of it."""
+        mirror = router.parts.router.mirror("r0")
+        seen = (mirror.epoch, mirror.seq, mirror.count, mirror.digest)
+        return seen == (r0.epoch, r0.seq, r0.blocks.count, r0.blocks.digest)
+
+    async def check(router: LiveRouter) -> None:
+        await until(lambda: proven(router), 8.0, "the mirror is proven")
+        assert router.parts.router.index_size_bytes <= max_bytes
+        assert router.parts.router.mirror("r0").forgotten > 1000
+        status = (await router.statuses())["r0"]
+        assert (status.gaps, status.snapshots) == (0, 1)
+        assert router.member(r0).mirror.totals.mismatches == 0
+        [audited] = [each async for each in router.admin.Audit(AuditRequest())]
+        assert audited.outcome == AUDIT_OUTCOME_EQUAL, audited
+        assert audited.forgotten + audited.mirror_blocks == audited.tree_blocks
+
+    async with replicas(r0):
+        async with live_router(redis_url, index_max_bytes=max_bytes) as router:
+            await router.synced(r0)
+            await r0.store(hot)
+            for _ in range(12):
+                prompts = [[rng.getrandbits(64) for _ in range(100)] for _ in range(50)]
+                oldest += prompts[:5]
+                await r0.publish([event for each in prompts for event in r0.blocks.store(each)])
+                await until(lambda: proven(router), 8.0, "the mirror is proven")
+                answer = await router.admin.Pick(PickRequest(request=request_of(hot)))
+                assert answer.matched_tokens == 399, "what is asked for is not forgotten"
+            # Evicted from their ends, most of them when they are forgotten in whole or in part.
+            for length in (30, 70):
+                events = [event for each in oldest for event in r0.blocks.evict(each[-1], length)]
+                oldest = [each[:-length] for each in oldest]
+                await r0.publish(events)
+            assert r0.blocks.count == 100 + 12 * 50 * 100 - 60 * 100
+            await check(router)
+            assert router.parts.router.index_size_bytes > max_bytes * 0.9
+        # A router that begins with a snapshot larger than it may become.
+        async with live_router(redis_url, index_max_bytes=max_bytes) as router:
+            await router.ready()
+            await r0.publish(r0.blocks.store([rng.getrandbits(64) for _ in range(50)]))
+            await check(router)
 
 
 def load(replica: FakeReplica, **figures: int) -> None:

@@ -154,8 +154,8 @@ def stored(parent: int, *hashes: int) -> DeltaEvent:
     return DeltaEvent(stored=Stored(parent=parent, hashes=hashes))
 
 
-def removed(last: int, count: int) -> DeltaEvent:
-    return DeltaEvent(removed=Removed(last=last, count=count))
+def removed(*hashes: int) -> DeltaEvent:
+    return DeltaEvent(removed=twins.removed(hashes))
 
 
 def stream_vectors() -> Vectors:
@@ -178,11 +178,14 @@ def stream_vectors() -> Vectors:
             batch(8, all_blocks) + told_later,
         ),
         ("the same batch again", batch(8, all_blocks) + told_later),
-        ("blocks that are not there, and none, are removed", batch(9, all_blocks, removed(7, 3))),
-        ("three blocks from the end of a branch", batch(10, {*A[:2], *B}, removed(A[4], 3))),
-        ("the same removal again", batch(11, {*A[:2], *B}, removed(A[4], 3))),
+        ("blocks that are not there are removed", batch(9, all_blocks, removed(5, 6, 7))),
+        ("three blocks from the end of a branch", batch(10, {*A[:2], *B}, removed(*A[2:5]))),
+        (
+            "the same removal again, without its first block and digest",
+            batch(11, {*A[:2], *B}, DeltaEvent(removed=Removed(last=A[4], count=3))),
+        ),
         ("an event and a field of a later version", batch(12, {*A[:2], *B}) + of_the_future),
-        ("what remains, the branch in two events", batch(13, {A[0]}, removed(B[3], 3))),
+        ("what remains, the branch in two events", batch(13, {A[0]}, removed(*B[1:4]))),
         ("a batch is missing before it", batch(15, {A[0]})),
         ("stored and cleared in one", batch(14, set(), stored(A[0], A[1]), _cleared())),
         ("another life of the tree", batch(1, set(), epoch=EPOCH + 1)),

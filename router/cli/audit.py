@@ -57,14 +57,24 @@ def audit_table(audited: list[AuditResponse]) -> Table:
     """One row a replica; numbers are blocks."""
     table = console.table(
         console.stdout(),
-        *("replica", "mirror", ">seq", ">tree", ">mirrored", ">missing", ">extra", "detail"),
+        *(
+            "replica",
+            "mirror",
+            ">seq",
+            ">tree",
+            ">mirrored",
+            ">forgotten",
+            ">missing",
+            ">extra",
+            "detail",
+        ),
     )
     for each in audited:
         table.add_row(
             each.replica_id,
             outcome(each),
             *(str(n) for n in (each.seq, each.tree_blocks, each.mirror_blocks)),
-            *(str(n) for n in (each.missing, each.extra)),
+            *(str(n) for n in (each.forgotten, each.missing, each.extra)),
             each.detail or _first_hashes(each),
         )
     return table
@@ -77,7 +87,7 @@ def outcome(audited: AuditResponse) -> str:
 
 def as_dict(audited: AuditResponse) -> dict[str, Any]:
     """For scripts; names as in admin.proto, hashes in hex."""
-    numbers = ("seq", "tree_blocks", "mirror_blocks", "missing", "extra")
+    numbers = ("seq", "tree_blocks", "mirror_blocks", "forgotten", "missing", "extra")
     return {
         "replica_id": audited.replica_id,
         "outcome": outcome(audited),

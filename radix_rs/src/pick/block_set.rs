@@ -7,14 +7,21 @@ pub struct BlockSet {
     pub epoch: u64,
     /// Of that batch.
     pub seq: u64,
+    /// Blocks that it held and had forgotten.
+    pub forgotten: u64,
     /// Sorted.
     hashes: Vec<u64>,
 }
 
 impl BlockSet {
-    pub(crate) fn new(epoch: u64, seq: u64, mut hashes: Vec<u64>) -> Self {
+    pub(crate) fn new(epoch: u64, seq: u64, forgotten: u64, mut hashes: Vec<u64>) -> Self {
         hashes.sort_unstable();
-        Self { epoch, seq, hashes }
+        Self {
+            epoch,
+            seq,
+            forgotten,
+            hashes,
+        }
     }
 
     /// How many there are.
@@ -45,7 +52,7 @@ mod tests {
 
     #[test]
     fn what_one_lacks_of_the_other_is_counted_and_the_first_are_named() {
-        let set = |hashes: &[u64]| BlockSet::new(1, 1, hashes.to_vec());
+        let set = |hashes: &[u64]| BlockSet::new(1, 1, 0, hashes.to_vec());
         let all = set(&[9, 1, 5, 7, 3]);
         assert_eq!(all.not_in(&all, 9), (0, vec![]));
         assert_eq!(all.not_in(&set(&[]), 2), (5, vec![1, 3]));

@@ -122,7 +122,22 @@ impl Router {
         self.core().mirror(name)
     }
 
-    /// Its mirror's share of the index, roughly. Looks at every run, so it is for a metrics page alone.
+    /// Bounds the memory of the index, which at first is unbounded; what is over it is forgotten.
+    pub fn set_index_max_bytes(&self, max_bytes: usize) {
+        self.core().index.set_max_bytes(max_bytes);
+    }
+
+    /// The bound; `usize::MAX` if there is none.
+    pub fn index_max_bytes(&self) -> usize {
+        self.core().index.max_bytes()
+    }
+
+    /// Bytes the index takes.
+    pub fn index_size_bytes(&self) -> usize {
+        self.core().index.size_bytes()
+    }
+
+    /// Its mirror's share of them, roughly.
     ///
     /// # Errors
     /// Unknown replica.
@@ -147,7 +162,12 @@ impl Router {
             let core = self.core();
             (core.mirror(name)?, core.blocks(name)?)
         };
-        Ok(BlockSet::new(mirror.epoch, mirror.seq, hashes))
+        Ok(BlockSet::new(
+            mirror.epoch,
+            mirror.seq,
+            mirror.forgotten,
+            hashes,
+        ))
     }
 
     /// The hashes in its mirror, sorted.

@@ -103,7 +103,9 @@ impl Edge {
         &self,
         range: Range<usize>,
     ) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
-        self.halves_of_hashes()[range].iter().map(|&halves| whole(halves))
+        self.halves_of_hashes()[range]
+            .iter()
+            .map(|&halves| whole(halves))
     }
 
     pub fn hash(&self, number: usize) -> u64 {
