@@ -188,7 +188,9 @@ fn extend_by_stretches(
     let mut add = |sum: u128, stretch: &[u32; STRETCH]| {
         let Some(words) = keys.next() else {
             keys = key.nh[1..].iter();
-            return key.begin(key.hash(sum)).wrapping_add(shrink(&key.nh[0], stretch));
+            return key
+                .begin(key.hash(sum))
+                .wrapping_add(shrink(&key.nh[0], stretch));
         };
         sum.wrapping_add(shrink(words, stretch))
     };
@@ -289,7 +291,8 @@ mod tests {
 
     #[test]
     fn hash_is_half_of_aes_of_what_nh_leaves_of_the_group_and_its_anchor() {
-        for (block_size, of_block) in [(1, 1), (4, 1), (16, 1), (24, 2), (32, 2), (64, 4), (128, 8)] {
+        for (block_size, of_block) in [(1, 1), (4, 1), (16, 1), (24, 2), (32, 2), (64, 4), (128, 8)]
+        {
             let tokens = tokens(403);
             let stretches: Vec<Vec<u32>> = tokens
                 .chunks_exact(block_size)

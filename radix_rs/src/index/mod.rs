@@ -47,7 +47,6 @@ mod starts;
 mod tests;
 mod walk;
 
-
 pub use position::{Outcome, Position};
 pub use replica_set::{ReplicaId, ReplicaSet};
 pub use walk::Matches;
@@ -70,11 +69,9 @@ pub struct Tally {
 
 impl Tally {
     fn of<'a>(pieces: impl Iterator<Item = &'a [u64]>) -> Self {
-        pieces.fold(Self::default(), |sum, hashes| {
-            Self {
-                count: sum.count + hashes.len() as u64,
-                digest: hashes.iter().copied().fold(sum.digest, u64::wrapping_add),
-            }
+        pieces.fold(Self::default(), |sum, hashes| Self {
+            count: sum.count + hashes.len() as u64,
+            digest: hashes.iter().copied().fold(sum.digest, u64::wrapping_add),
         })
     }
 

@@ -83,9 +83,7 @@ pub(super) fn batch(seq: u64, events: Vec<Event>, held: &[u64], load: Load) -> D
         events: events.map(|event| DeltaEvent { event }).collect(),
         load: Some(load),
         count: held.len() as u64,
-        digest: held
-            .iter()
-            .fold(0, |sum, &hash| sum.wrapping_add(hash)),
+        digest: held.iter().fold(0, |sum, &hash| sum.wrapping_add(hash)),
     }
 }
 

@@ -157,7 +157,9 @@ impl Tree {
             length: length.length(),
             node: node.0,
         };
-        let expected = tokens.read(py, |tokens| self.tree.expected(id.0, tokens, since, namespace))?;
+        let expected = tokens.read(py, |tokens| {
+            self.tree.expected(id.0, tokens, since, namespace)
+        })?;
         let events = expected.map(Event::Expected).into_iter().collect();
         Ok(PyBytes::new(py, &encode_events(events)))
     }
