@@ -114,6 +114,7 @@ def _build(
         k=settings.uncached_weight,
         decode_weight=settings.decode_weight,
         seed=rng.getrandbits(64),
+        index_max_bytes=settings.index_max_bytes,
     )
     leases, deltas = RedisLink("leases"), RedisLink("deltas")
     subscriber = Subscriber(redis, cluster=settings.cluster, link=deltas, rng=rng)

@@ -65,6 +65,12 @@ class RouterSettings(BaseSettings):
     decode_weight: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="weight of decode pressure in the cost"
     )
+    index_max_bytes: int = Field(
+        2**30,
+        ge=2**20,
+        description="bytes of memory for all mirrors together; over it they forget, "
+        "least recently used first",
+    )
     retries: int = Field(
         2, ge=0, le=16, description="other replicas tried when one fails before it answers"
     )

@@ -52,11 +52,14 @@ class Publisher:
 
     def evict(self, leaf: int, count: int) -> delta_pb2.DeltaEvent:
         """Drop `leaf` and up to `count - 1` blocks before it, up to one that is still needed."""
-        block, dropped = leaf, 0
-        while dropped < count and block in self.parents and block not in self.parents.values():
+        block, dropped = leaf, list[int]()
+        while len(dropped) < count and block in self.parents.keys() - self.parents.values():
+            dropped.append(block)
             block = self.parents.pop(block)
-            dropped += 1
-        return delta_pb2.DeltaEvent(removed=delta_pb2.Removed(last=leaf, count=dropped))
+        removed = delta_pb2.Removed(last=leaf, count=len(dropped))
+        if len(dropped) > 1:
+            removed.first, removed.digest = dropped[-1], digest(dropped)
+        return delta_pb2.DeltaEvent(removed=removed)
 
     def clear(self) -> delta_pb2.DeltaEvent:
         self.parents.clear()

@@ -15,7 +15,16 @@ import pytest
 
 import radix_rs
 from proto import media
-from proto.prefixlb.v1.delta_pb2 import Cleared, DeltaBatch, DeltaEvent, Load, Removed, Stored
+from proto.prefixlb.v1.delta_pb2 import (
+    Cleared,
+    DeltaBatch,
+    DeltaEvent,
+    Dropped,
+    Expected,
+    Load,
+    Removed,
+    Stored,
+)
 from proto.prefixlb.v1.inference_pb2 import MediaItem
 from replica.py_tree import chain
 from tests import twins
@@ -77,6 +86,7 @@ def make_vectors() -> Vectors:
         ],
         "media": media_vector(bytes(range(16)), 5),
         **stream_vectors(),
+        "expected": expected_vectors(),
     }
 
 
@@ -144,8 +154,8 @@ def stored(parent: int, *hashes: int) -> DeltaEvent:
     return DeltaEvent(stored=Stored(parent=parent, hashes=hashes))
 
 
-def removed(last: int, count: int) -> DeltaEvent:
-    return DeltaEvent(removed=Removed(last=last, count=count))
+def removed(*hashes: int) -> DeltaEvent:
+    return DeltaEvent(removed=twins.removed(hashes))
 
 
 def stream_vectors() -> Vectors:
@@ -168,11 +178,14 @@ def stream_vectors() -> Vectors:
             batch(8, all_blocks) + told_later,
         ),
         ("the same batch again", batch(8, all_blocks) + told_later),
-        ("blocks that are not there, and none, are removed", batch(9, all_blocks, removed(7, 3))),
-        ("three blocks from the end of a branch", batch(10, {*A[:2], *B}, removed(A[4], 3))),
-        ("the same removal again", batch(11, {*A[:2], *B}, removed(A[4], 3))),
+        ("blocks that are not there are removed", batch(9, all_blocks, removed(5, 6, 7))),
+        ("three blocks from the end of a branch", batch(10, {*A[:2], *B}, removed(*A[2:5]))),
+        (
+            "the same removal again, without its first block and digest",
+            batch(11, {*A[:2], *B}, DeltaEvent(removed=Removed(last=A[4], count=3))),
+        ),
         ("an event and a field of a later version", batch(12, {*A[:2], *B}) + of_the_future),
-        ("what remains, the branch in two events", batch(13, {A[0]}, removed(B[3], 3))),
+        ("what remains, the branch in two events", batch(13, {A[0]}, removed(*B[1:4]))),
         ("a batch is missing before it", batch(15, {A[0]})),
         ("stored and cleared in one", batch(14, set(), stored(A[0], A[1]), _cleared())),
         ("another life of the tree", batch(1, set(), epoch=EPOCH + 1)),
@@ -208,6 +221,53 @@ def stream_vectors() -> Vectors:
         "batches": batches,
         "refused": [{"why": why, "bytes": data.hex()} for why, data in refused.items()],
     }
+
+
+def expected_vectors() -> Vectors:
+    """Prompts announced; `coming`: tokens of A's and of B's prompt that are held or expected."""
+    tokens = [list(range(20)), [*range(8), *range(90, 98)]]
+
+    def expected(id: int, start: int, *hashes: int) -> DeltaEvent:
+        return DeltaEvent(expected=Expected(id=id, start=start, hashes=hashes))
+
+    def dropped(id: int) -> DeltaEvent:
+        return DeltaEvent(dropped=Dropped(id=id))
+
+    a1, a2, a3 = set(A[:1]), set(A[:2]), set(A[:3])
+    chunks = [batch(5, set(), stored(0, A[0])), batch(5, a1, expected(1, 1, *A[1:3]))]
+    steps = [
+        ("a prompt that shares blocks with one that waits", batch(6, a1, expected(2, 1, *B[1:]))),
+        ("its id again, with other blocks", batch(7, a1, expected(2, 3, *A[3:]))),
+        ("a prompt whose last block is held", batch(8, a1, expected(3, 0, A[0]))),
+        ("a part of the first is stored", batch(9, a2, stored(A[0], A[1]))),
+        ("its last block is stored: it ends", batch(10, a3, stored(A[1], A[2]))),
+        ("and does not come back with that block's removal", batch(11, a2, removed_block(A[2]))),
+        ("the other is dropped", batch(12, a2, dropped(2))),
+        ("it is dropped again, and one that nobody knows", batch(13, a2, dropped(2), dropped(9))),
+        ("announced and dropped in one", batch(14, a2, expected(4, 2, *B[2:]), dropped(4))),
+        (
+            "a prompt goes on in a cleared tree",
+            batch(15, set(), expected(5, 2, *A[2:]), _cleared()),
+        ),
+        ("all of it", batch(16, set(), expected(6, 0, *A))),
+    ]
+    reader = SpecReader(block_size=BLOCK_SIZE, hash_version=HASH_VERSION)
+    assert reader.snapshot(chunks) == "applied"
+    batches = []
+    for says, data in steps:
+        assert reader.take(data) == "applied", says
+        coming = [BLOCK_SIZE * reader.coming(chain_of(each)) for each in tokens]
+        batches.append({"says": says, "bytes": data.hex(), "coming": coming})
+    return {
+        "tokens": tokens,
+        "snapshot": [chunk.hex() for chunk in chunks],
+        "batches": batches,
+        "refused": batch(17, set(), expected(7, 0, A[0], 0)).hex(),
+    }
+
+
+def removed_block(block: int) -> DeltaEvent:
+    return DeltaEvent(removed=Removed(last=block, count=1))
 
 
 def _cleared() -> DeltaEvent:
@@ -278,3 +338,26 @@ def test_a_router_refuses_what_it_should(vectors: Vectors, router: radix_rs.Rout
             router.apply("r", bytes.fromhex(each["bytes"]))
         with pytest.raises(Refused):
             reader.take(bytes.fromhex(each["bytes"]))
+
+
+def test_a_router_expects_what_it_should(vectors: Vectors) -> None:
+    given = vectors["expected"]
+    key = radix_rs.derive_hash_key(bytes.fromhex(vectors["secret_of_what_follows"]))
+    router = radix_rs.Router(hash_key=key)
+    router.add_replica("r", model="m", block_size=vectors["block_size"])
+    for number, chunk in enumerate(given["snapshot"], start=1):
+        last = number == len(given["snapshot"])
+        router.apply_snapshot("r", bytes.fromhex(chunk), last)
+    for each in given["batches"]:
+        assert router.apply("r", bytes.fromhex(each["bytes"])).outcome == "applied", each
+        coming = [
+            router.explain(array("I", tokens), model="m", now_s=0.0)[0].expected
+            for tokens in given["tokens"]
+        ]
+        assert coming == each["coming"], each
+    with pytest.raises(radix_rs.RouterError):
+        router.apply("r", bytes.fromhex(given["refused"]))
+    with pytest.raises(Refused):
+        SpecReader(block_size=4, hash_version=HASH_VERSION).take(bytes.fromhex(given["refused"]))
+    router.clear("r")  # as with another epoch
+    assert router.explain(array("I", given["tokens"][0]), model="m", now_s=0.0)[0].expected == 0

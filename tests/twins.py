@@ -110,6 +110,14 @@ def half_of_aes(aes: CipherContext, value: int) -> int:
     return max(1, int.from_bytes(aes.update(value.to_bytes(16, "little"))[:8], "little"))
 
 
+def removed(blocks: Sequence[int]) -> Removed:
+    """The range of these blocks, in chain order."""
+    if len(blocks) == 1:
+        return Removed(last=blocks[0], count=1)
+    digest = sum(blocks) & MASK
+    return Removed(last=blocks[-1], count=len(blocks), first=blocks[0], digest=digest)
+
+
 class Blocks:
     """A tree of blocks as hash -> parent."""
 
@@ -153,13 +161,14 @@ class Blocks:
         inner = defaultdict(int)
         for parent in self.parents.values():
             inner[parent] += 1
-        count, at = 0, leaf
-        while count < blocks and at in self.parents and inner[at] == 0:
-            count, at = count + 1, self.parents[at]
+        gone, at = list[int](), leaf
+        while len(gone) < blocks and at in self.parents and inner[at] == 0:
+            gone.append(at)
+            at = self.parents[at]
             inner[at] -= 1
-        if not count:
+        if not gone:
             return []
-        event = DeltaEvent(removed=Removed(last=leaf, count=count))
+        event = DeltaEvent(removed=removed(gone[::-1]))
         self.apply(event)
         return [event]
 

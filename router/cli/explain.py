@@ -9,6 +9,7 @@ from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 
 from proto.client import CHANNEL_OPTIONS
+from proto.enum_names import short_name
 from proto.errors import InvalidRequest, from_status
 from proto.prefixlb.v1.admin_pb2 import ExplainRequest, ExplainResponse, PickReason
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
@@ -89,22 +90,18 @@ def verdict(explained: ExplainResponse) -> str:
     if not pick.replica_id:
         return "no replica can take this prompt now"
     return (
-        f"{pick.replica_id} ({reason(pick.reason)}): {pick.matched_tokens} of "
+        f"{pick.replica_id} ({short_name(PickReason, pick.reason)}): {pick.matched_tokens} of "
         f"{pick.prompt_tokens} prompt tokens are cached there"
     )
-
-
-def reason(number: "PickReason.ValueType") -> str:
-    """As in the answer's metadata."""
-    return PickReason.Name(number).removeprefix("PICK_REASON_").lower()
 
 
 def as_dict(explained: ExplainResponse) -> dict[str, Any]:
     """For scripts; names as in admin.proto."""
     pick = explained.pick
     named = ("replica_id", "address", "prompt_tokens", "matched_tokens")
+    picked = {name: getattr(pick, name) for name in named}
     return {
-        "pick": {**{name: getattr(pick, name) for name in named}, "reason": reason(pick.reason)}
+        "pick": {**picked, "reason": short_name(PickReason, pick.reason)}
         if pick.replica_id
         else None,
         "candidates": [

@@ -79,7 +79,8 @@ class DeltaBatch(_message.Message):
 
     BATCHES. A batch is one DeltaBatch in protobuf's encoding. It says what the tree did since the batch before it, in
     order, and then proves it: after its events the tree holds `count` blocks whose digest is `digest`.
-    - The tree is a set of blocks. Storing one that is there, and removing one that is not, changes nothing.
+    - The tree is a set of blocks. Storing one that is there, and removing one that is not, changes nothing; a publisher
+      tells of changes alone all the same, for the sake of readers that forget (see there).
     - A block is stored after the block before it and removed after the blocks that follow it. The block before a
       block never changes, so a reader that knows `last` finds the others of a Removed. What it does with
       events that break this rule is its own affair: count and digest tell whether it mattered.
@@ -109,6 +110,12 @@ class DeltaBatch(_message.Message):
     compares count and digest with the last one's, and goes on with the batches of seq + 1 and later, which it kept
     meanwhile. The last chunk's load replaces what is known. A chunk has at most 16 MiB. seq 0 is a tree whose first
     batch is still to come.
+
+    FORGETTING. A reader whose memory is bounded may forget blocks, those first that no block it knows follows, and go on
+    proving the rest: it keeps count and digest of what it knows of the replica and of what it forgot, whose sums
+    are the replica's. Blocks stored after one it does not know are as good as forgotten. Of a Removed, what it
+    knows are the replica's blocks from `first` on, if it knows that one; the others of the range were forgotten, and
+    `count` and `digest` less those known are theirs. So it takes no more snapshots than one that forgets nothing.
 
     VERSIONS. Fields and kinds of event that are unknown are passed over; if such an event changed the tree, count and
     digest tell. Another way to hash is another `hash_version`: readers refuse its replicas, by lease and
@@ -248,17 +255,26 @@ class Removed(_message.Message):
 
     LAST_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     last: _builtins.int
     count: _builtins.int
+    first: _builtins.int
+    """The range's first block, and the digest of the range. Left out where `count` is 1: they follow from `last`.
+    A publisher that leaves them out elsewhere costs readers that forgot a part of the range a snapshot.
+    """
+    digest: _builtins.int
     def __init__(
         self,
         *,
         last: _builtins.int = ...,
         count: _builtins.int = ...,
+        first: _builtins.int = ...,
+        digest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "last", b"last"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "digest", b"digest", "first", b"first", "last", b"last"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

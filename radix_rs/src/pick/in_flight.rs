@@ -171,6 +171,13 @@ impl InFlight {
         }
     }
 
+    /// The same for prompts that end in this run, whether the index knows it or not.
+    pub fn run_stored(&mut self, replica: ReplicaId, hashes: &[u64]) {
+        if let Some(side) = self.sides.get_mut(replica as usize) {
+            side.retain(|prompt| prompt.last().is_none_or(|last| !hashes.contains(&last)));
+        }
+    }
+
     /// Leading blocks of `chain` that prompts in flight there have or will have stored.
     pub fn expected(&self, replica: ReplicaId, chain: &[u64]) -> usize {
         self.pending(replica)

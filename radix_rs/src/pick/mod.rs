@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod announced_tests;
 mod batch;
+mod block_set;
 mod candidate;
 mod core;
 mod cost;
@@ -23,6 +24,7 @@ mod tests;
 
 pub use self::core::{Explained, MirrorStats, Pick, Reason};
 pub use batch::Applied;
+pub use block_set::BlockSet;
 pub use candidate::Candidate;
 pub use cost::{Terms, Weights};
 pub use policy::PolicyKind;

@@ -367,10 +367,7 @@ fn expected_blocks_end_when_stored_prefilled_released_or_too_old() {
         hashes: held[5..].to_vec(),
     });
     apply(&router, "r0", &batch(2, vec![rest], &held, idle()));
-    let all = Event::Removed(Removed {
-        last: held[9],
-        count: 10,
-    });
+    let all = Event::Removed(Removed::of(&held[..10]).unwrap());
     apply(&router, "r0", &batch(3, vec![all], &[], idle()));
     assert_eq!((expected(&router, 70.0), left(&router)), (0, 0.0));
 }

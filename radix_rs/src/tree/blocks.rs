@@ -50,24 +50,25 @@ impl BlockLog {
         hashes: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator,
     ) {
         let removed = hashes.len();
-        let mut last = None;
+        let mut ends = None;
         let mut sum = 0u64;
         for hash in hashes {
             sum = sum.wrapping_add(hash);
-            last = Some(hash);
+            ends = Some((ends.map_or(hash, |(first, _)| first), hash));
         }
-        let Some(last) = last else { return };
+        let Some((first, last)) = ends else { return };
         self.removed += removed as u64;
         self.count -= removed as u64;
         self.digest = self.digest.wrapping_sub(sum);
         match self.events.last_mut() {
             Some(Event::Removed(event)) if self.before_removed == Some(last) => {
-                event.count += to_u32(removed);
+                let sum = event.sum().wrapping_add(sum);
+                *event = Removed::new(first, event.last, event.count + to_u32(removed), sum);
             }
-            _ => self.events.push(Event::Removed(Removed {
-                last,
-                count: to_u32(removed),
-            })),
+            _ => {
+                let range = Removed::new(first, last, to_u32(removed), sum);
+                self.events.push(Event::Removed(range));
+            }
         }
         self.before_removed = parent;
     }
@@ -122,8 +123,8 @@ mod tests {
         })
     }
 
-    fn removed(last: u64, count: u32) -> Event {
-        Event::Removed(Removed { last, count })
+    fn removed(hashes: &[u64]) -> Event {
+        Event::Removed(Removed::of(hashes).unwrap())
     }
 
     #[test]
@@ -141,8 +142,8 @@ mod tests {
             [
                 stored(0, &[1, 2, 3]),
                 stored(2, &[4]),
-                removed(4, 1),
-                removed(3, 3)
+                removed(&[4]),
+                removed(&[1, 2, 3])
             ]
         );
         assert_eq!((deltas.stored, deltas.removed), (4, 4));
@@ -157,7 +158,7 @@ mod tests {
         log.remove(Some(1), [2].into_iter());
         log.drain().unwrap();
         log.remove(None, [1].into_iter());
-        assert_eq!(log.drain().unwrap().events, [removed(1, 1)]);
+        assert_eq!(log.drain().unwrap().events, [removed(&[1])]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use radix_rs::chain::{self, HashKey};
-use radix_rs::delta::Event;
+use radix_rs::delta::{Event, Removed};
 use radix_rs::error::TreeError;
 use radix_rs::tree::{Claim, EvictPolicy, Tree};
 
@@ -587,11 +587,15 @@ fn follow(mirror: &mut HashMap<u64, u64>, events: &[Event]) -> (u64, u64) {
             }
             Event::Removed(range) => {
                 let mut hash = range.last;
+                let mut hashes = Vec::new();
                 for _ in 0..range.count {
                     assert!(!mirror.values().any(|&parent| parent == hash));
+                    hashes.push(hash);
                     hash = mirror.remove(&hash).unwrap();
                     removed += 1;
                 }
+                hashes.reverse();
+                assert_eq!(Removed::of(&hashes), Some(*range));
             }
             Event::Cleared(_) => {
                 mirror.clear();
