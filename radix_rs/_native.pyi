@@ -617,6 +617,9 @@ class Plane:
         """Before it is made eligible. Returns its serial. RouterError if the address is none."""
     def remove_replica(self, replica: str, why: str) -> None:
         """Its calls end, or go elsewhere. Unknown: nothing happens."""
+    def set_text(self, model: str, tokenizer_digest: bytes, codec: TextCodec | None) -> None:
+        """Make tokens of the model's texts and chats by `codec`; None: ask for them."""
+
     def end_calls(self, replica: str, why: str, *, only_unanswered: bool = False) -> None:
         """As if its connections had broken; the next call opens another one."""
     def activity(self, replica: str) -> Activity:

@@ -132,7 +132,7 @@ def _build(
         plane=server.plane,
         key_check=key_check(hash_key),
         subscriber=subscriber,
-        tokenizers=Tokenizers(rng=rng),
+        tokenizers=Tokenizers(set_text=server.plane.set_text, rng=rng),
         tasks=tasks,
         rng=rng,
     )

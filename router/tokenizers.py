@@ -4,16 +4,18 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from grpc import aio
 
 from proto.errors import InvalidModel
 from proto.text import TextCodec
+from radix_rs import TextCodec as CompiledCodec
 from router.backoff import pauses
+from router.compiled_text import compiled
 from router.replica_channel import failure
 from router.replica_state import ReplicaState
 
@@ -34,8 +36,13 @@ class Tokenizers:
     template, as in the middle of an update, take text as it is.
     """
 
-    def __init__(self, *, rng: random.Random) -> None:
+    def __init__(
+        self, *, set_text: Callable[[str, bytes, CompiledCodec | None], None], rng: random.Random
+    ) -> None:
+        """`set_text` tells the data plane a model's tokenizer, by digest, and that there is none."""
+        self._set_text = set_text
         self._rng = rng
+        self._compiled: WeakKeyDictionary[TextCodec, CompiledCodec | None] = WeakKeyDictionary()
         self._codecs: WeakValueDictionary[bytes, TextCodec] = WeakValueDictionary()
         self._fetching: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         self._chosen: dict[str, bytes] = {}
@@ -64,6 +71,7 @@ class Tokenizers:
                     *(state.id, model, _short(state.lease.tokenizer_digest), _short(chosen)),
                 )
             state.other_tokenizer = differs
+        self._tell(model)
 
     async def provide(self, state: ReplicaState) -> None:
         """Set `state.codec`, from what is here or from the replica, asked until it answers."""
@@ -76,13 +84,23 @@ class Tokenizers:
             try:
                 async with lock:
                     codec = self._codecs.get(digest) or await _fetch(state)
+                    if codec not in self._compiled:
+                        self._compiled[codec] = await asyncio.to_thread(compiled, codec)
                     self._codecs[digest] = state.codec = codec
+                self._tell(state.lease.model)
                 return
             except (aio.AioRpcError, InvalidModel) as error:
                 if (why := failure(error)) != told:
                     log.warning("no tokenizer yet replica=%s why=%r", state.id, why)
                     told = why
             await asyncio.sleep(pause_s)
+
+    def _tell(self, model: str) -> None:
+        tokenizer = self.of_model(model)
+        if tokenizer is None:
+            self._set_text(model, b"", None)
+        else:
+            self._set_text(model, tokenizer.digest, self._compiled.get(tokenizer.codec))
 
 
 async def _fetch(state: ReplicaState) -> TextCodec:

@@ -183,6 +183,9 @@ pub enum TextError {
     /// It raised, or an expression in it failed.
     #[error("the model's chat template refused the chat: {0}")]
     Chat(String),
+    /// A prompt has at least one token.
+    #[error("the prompt is empty, expected at least 1 token")]
+    Empty,
     /// The tokenizer failed.
     #[error("the text cannot be tokenised: {0}")]
     Refused(String),

@@ -23,7 +23,9 @@ use super::request::{PREFIX_BYTES, Request};
 use super::shard::Shard;
 use super::status::{Code, GRPC_STATUS, Refusal};
 use super::timeout;
+use crate::error::TextError;
 use crate::pick::{Pick, Prompt as Asked, Router};
+use crate::text::Namespace;
 
 /// Bound of the pause before the second retry, doubled with each one more up to the most; the first is at once.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -123,7 +125,8 @@ async fn serve(
     try_replicas(shard, head, bodies, caller, course).await
 }
 
-/// What the prompt is: plain token ids are read here, all else by the control plane.
+/// What the prompt is: token ids, texts and chats are read here, and by the control plane what has media, is to be
+/// refused, or is of a model whose tokenizer is not here.
 async fn read_prompt(
     shard: &Shard,
     framed: BytesMut,
@@ -143,10 +146,28 @@ async fn read_prompt(
         return Ok((Came::Own(framed), request, prompt));
     }
     let framed = framed.freeze();
+    if let Some(words) = request.words.take()
+        && let Some(model) = shard.plane.replicas.model(&request.model)
+        && let Some(text) = shard.plane.texts.of(&model.name)
+    {
+        course.counters = model.counters;
+        let namespace = Namespace {
+            extra_key: &request.extra_key,
+            cache_salt: &request.cache_salt,
+        };
+        let tokens = shard.plane.texts.tokenise(text.codec, words, namespace);
+        let tokens = caller.wait(tokens).await?.map_err(|_| router_ends())?;
+        let refused = |why: TextError| Refusal::new(Code::InvalidArgument, why.to_string());
+        let prompt = Prompt {
+            model: model.name,
+            tokens: tokens.map_err(refused)?,
+            tokenizer_digest: Some(text.digest),
+        };
+        return Ok((Came::Shared(framed), request, prompt));
+    }
     let mut waiting = shard.plane.desk.ask(framed.slice(PREFIX_BYTES..));
     let answer = caller.wait(&mut waiting.answer).await?;
-    let reading =
-        answer.unwrap_or_else(|_| Err(Refusal::new(Code::Unavailable, "the router ends")))?;
+    let reading = answer.unwrap_or_else(|_| Err(router_ends()))?;
     course.counters = shard.plane.counters.model(&reading.model);
     let prompt = Prompt {
         model: Arc::from(reading.model),
@@ -155,6 +176,10 @@ async fn read_prompt(
     };
     drop(waiting);
     Ok((Came::Shared(framed), request, prompt))
+}
+
+fn router_ends() -> Refusal {
+    Refusal::new(Code::Unavailable, "the router ends")
 }
 
 /// A pick whose prompt is in flight until it is dropped.

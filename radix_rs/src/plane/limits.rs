@@ -8,6 +8,12 @@ pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Of a prompt that comes as token ids.
 pub(crate) const MAX_PROMPT_TOKENS: usize = 1 << 20;
 
+/// Of a text, or of a chat's roles and contents together.
+pub(crate) const MAX_TEXT_CHARACTERS: usize = 1 << 20;
+
+/// Of a chat.
+pub(crate) const MAX_CHAT_MESSAGES: usize = 1 << 14;
+
 /// Of model, `extra_key` and `cache_salt` each.
 pub(crate) const MAX_NAME_CHARACTERS: usize = 1024;
 

@@ -65,7 +65,7 @@ pub(super) fn start(
             .build()?;
         let (shared, phases) = (shared.clone(), phases.subscribe());
         let accept = listener.take().map(|listener| (listener, senders.clone()));
-        threads.push(spawn(number, move || {
+        threads.push(spawn(&number.to_string(), move || {
             let seed = shared.settings.seed.wrapping_add(number as u64);
             run(
                 &runtime,

@@ -30,6 +30,7 @@ mod request;
 mod retry_budget;
 mod shard;
 mod status;
+mod texts;
 mod timeout;
 
 use std::io;
@@ -51,7 +52,10 @@ use replicas::{Replica, Replicas};
 use retry_budget::RetryBudget;
 use shard::Phase;
 
+use texts::{ModelText, Texts};
+
 use crate::pick::Router;
+use crate::text::TextCodec;
 
 pub use admission::Bounds;
 pub use counters::{Buckets, ModelReading};
@@ -99,6 +103,7 @@ pub(crate) struct Shared {
     open_calls: AtomicUsize,
     connections: AtomicUsize,
     desk: Desk,
+    texts: Arc<Texts>,
     clock: Clock,
 }
 
@@ -143,6 +148,7 @@ impl Plane {
                 open_calls: AtomicUsize::new(0),
                 connections: AtomicUsize::new(0),
                 desk: Desk::new()?,
+                texts: Arc::default(),
                 clock: Clock::new(settings.now_s),
                 settings,
             }),
@@ -171,7 +177,8 @@ impl Plane {
         let Some(listener) = listener else {
             return Err(io::Error::other("started before"));
         };
-        let threads = listener::start(&self.shared, &self.phases, listener)?;
+        let mut threads = listener::start(&self.shared, &self.phases, listener)?;
+        threads.extend(self.shared.texts.start()?);
         *self.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
         Ok(())
     }
@@ -190,6 +197,7 @@ impl Plane {
     /// Ends all that runs, and the threads.
     pub fn stop(&self) {
         self.phases.send_replace(Phase::Stopped);
+        self.shared.texts.stop();
         self.listener
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -214,6 +222,13 @@ impl Plane {
     /// A replica leaves, and its calls end.
     pub fn remove_replica(&self, id: &str, why: &str) {
         self.shared.replicas.remove(id, why);
+    }
+
+    /// Texts and chats for a model are made tokens by this tokenizer from now on, whose digest replicas know; while
+    /// there is none they are asked for.
+    pub fn set_text(&self, model: &str, text: Option<(Vec<u8>, Arc<TextCodec>)>) {
+        let text = text.map(|(digest, codec)| ModelText { digest, codec });
+        self.shared.texts.set(model, text);
     }
 
     /// Ends a replica's calls, or only those it has not begun to answer: these go elsewhere.
@@ -303,8 +318,8 @@ impl Drop for Plane {
 }
 
 /// A thread of the plane.
-fn spawn(number: usize, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread::Builder::new()
-        .name(format!("plane-{number}"))
+        .name(format!("plane-{name}"))
         .spawn(run)
 }

@@ -3,11 +3,14 @@
 use bytes::{Bytes, BytesMut};
 
 use super::limits::{
-    MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS, MAX_PROMPT_TOKENS, MAX_REQUEST_ID_CHARACTERS,
+    MAX_CHAT_MESSAGES, MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS, MAX_PROMPT_TOKENS,
+    MAX_REQUEST_ID_CHARACTERS, MAX_TEXT_CHARACTERS,
 };
 use super::message::ROOM_BYTES;
 use super::protobuf::{Malformed, Value, fields, put_length};
 use super::status::{Code, Refusal};
+use super::texts::Words;
+use crate::text::Message;
 
 /// Field numbers of inference.proto.
 const REQUEST_ID: u32 = 1;
@@ -21,6 +24,11 @@ const PRIORITY: u32 = 9;
 const MEDIA: u32 = 10;
 /// Of `TokenPrompt`.
 const IDS: u32 = 1;
+/// Of `ChatPrompt`.
+const MESSAGES: u32 = 1;
+/// Of `ChatMessage`.
+const ROLE: u32 = 1;
+const CONTENT: u32 = 2;
 
 /// Of a gRPC message: a flag and a length.
 pub(crate) const PREFIX_BYTES: usize = 5;
@@ -35,6 +43,8 @@ pub(crate) struct Request {
     pub priority: i32,
     /// The prompt's ids, if they came as such.
     pub tokens: Vec<u32>,
+    /// The prompt, if it came as text or chat within all bounds.
+    pub words: Option<Words>,
     /// Whether the prompt is token ids within all bounds, and nothing else: then `tokens` is what it is known by.
     pub is_plain: bool,
 }
@@ -56,15 +66,25 @@ impl Request {
                     read_ids(bytes, &mut request.tokens)?;
                 }
                 (PRIORITY, Value::Varint(zigzag)) => request.priority = signed(zigzag),
-                (TEXT | CHAT | MEDIA, Value::Bytes(_)) => is_other = true,
+                (TEXT, Value::Bytes(bytes)) => {
+                    prompts += 1;
+                    request.words = Some(Words::Text(text(bytes)?));
+                }
+                (CHAT, Value::Bytes(bytes)) => {
+                    prompts += 1;
+                    request.words = Some(Words::Chat(read_messages(bytes)?));
+                }
+                (MEDIA, Value::Bytes(_)) => is_other = true,
                 _ => {}
             }
         }
         let names = [&request.model, &request.extra_key, &request.cache_salt];
-        request.is_plain = prompts == 1
-            && !is_other
-            && (1..=MAX_PROMPT_TOKENS).contains(&request.tokens.len())
-            && names.iter().all(|name| name.len() <= MAX_NAME_CHARACTERS);
+        let is_usual =
+            prompts == 1 && !is_other && names.iter().all(|name| name.len() <= MAX_NAME_CHARACTERS);
+        request.is_plain = is_usual && (1..=MAX_PROMPT_TOKENS).contains(&request.tokens.len());
+        request.words = request
+            .words
+            .filter(|words| is_usual && is_within_bounds(words));
         Ok(request)
     }
 }
@@ -72,6 +92,37 @@ impl Request {
 fn text(bytes: &[u8]) -> Result<String, Malformed> {
     let text = std::str::from_utf8(bytes).map_err(|_| Malformed)?;
     Ok(text.to_owned())
+}
+
+fn read_messages(chat: &[u8]) -> Result<Vec<Message>, Malformed> {
+    let mut messages = Vec::new();
+    for field in fields(chat) {
+        let field = field?;
+        if let (MESSAGES, Value::Bytes(bytes)) = (field.number, field.value) {
+            let mut message = Message::default();
+            for field in fields(bytes) {
+                let field = field?;
+                match (field.number, field.value) {
+                    (ROLE, Value::Bytes(bytes)) => message.role = text(bytes)?,
+                    (CONTENT, Value::Bytes(bytes)) => message.content = text(bytes)?,
+                    _ => {}
+                }
+            }
+            messages.push(message);
+        }
+    }
+    Ok(messages)
+}
+
+fn is_within_bounds(words: &Words) -> bool {
+    match words {
+        Words::Text(text) => text.chars().count() <= MAX_TEXT_CHARACTERS,
+        Words::Chat(messages) => {
+            let texts = messages.iter().flat_map(|each| [&each.role, &each.content]);
+            messages.len() <= MAX_CHAT_MESSAGES
+                && texts.map(|text| text.chars().count()).sum::<usize>() <= MAX_TEXT_CHARACTERS
+        }
+    }
 }
 
 /// A sint32.

@@ -10,6 +10,7 @@ use pyo3::types::PyBytes;
 
 use super::buffer::Items;
 use super::router::{Router, RouterError};
+use super::text::TextCodec;
 use crate::plane::{self, Bounds, Buckets, Code, Reading, Refusal, ReplicaSpec, Settings};
 
 /// What the control plane is to do, as it was laid down.
@@ -133,6 +134,12 @@ impl Plane {
 
     fn remove_replica(&self, replica: &str, why: &str) {
         self.0.remove_replica(replica, why);
+    }
+
+    #[pyo3(signature = (model, tokenizer_digest, codec))]
+    fn set_text(&self, model: &str, tokenizer_digest: Vec<u8>, codec: Option<&TextCodec>) {
+        let text = codec.map(|codec| (tokenizer_digest, Arc::clone(&codec.0)));
+        self.0.set_text(model, text);
     }
 
     #[pyo3(signature = (replica, why, *, only_unanswered=false))]

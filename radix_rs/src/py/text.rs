@@ -20,9 +20,7 @@ impl From<error::TextError> for PyErr {
 }
 
 #[pyclass(frozen, module = "radix_rs")]
-pub(super) struct TextCodec {
-    codec: Arc<text::TextCodec>,
-}
+pub(super) struct TextCodec(pub(super) Arc<text::TextCodec>);
 
 #[pymethods]
 impl TextCodec {
@@ -43,13 +41,11 @@ impl TextCodec {
             add_bos,
         };
         let codec = py.detach(|| text::TextCodec::new(tokenizer_json, rules))?;
-        Ok(Self {
-            codec: Arc::new(codec),
-        })
+        Ok(Self(Arc::new(codec)))
     }
 
     fn encode<'py>(&self, py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyBytes>> {
-        let ids = py.detach(|| self.codec.encode(Namespace::default(), text))?;
+        let ids = py.detach(|| self.0.encode(Namespace::default(), text))?;
         Ok(PyBytes::new(py, ids.as_bytes()))
     }
 
@@ -62,7 +58,7 @@ impl TextCodec {
             .into_iter()
             .map(|(role, content)| Message { role, content })
             .collect();
-        let ids = py.detach(|| self.codec.encode_chat(Namespace::default(), &messages))?;
+        let ids = py.detach(|| self.0.encode_chat(Namespace::default(), &messages))?;
         Ok(PyBytes::new(py, ids.as_bytes()))
     }
 }

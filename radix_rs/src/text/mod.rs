@@ -37,7 +37,7 @@ pub struct Namespace<'a> {
 }
 
 /// One turn of a chat.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// Who speaks.
     pub role: String,
