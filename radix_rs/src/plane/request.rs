@@ -274,6 +274,44 @@ mod tests {
         assert_eq!((request.is_plain, request.tokens), (true, vec![1, 2]));
     }
 
+    fn message(role: &[u8], content: &[u8]) -> Vec<u8> {
+        field(MESSAGES, &[field(ROLE, role), field(CONTENT, content)].concat())
+    }
+
+    #[test]
+    fn a_text_or_chat_is_read() {
+        let read = |message: &[u8]| Request::read(message).unwrap().words;
+        let said = |role: &str, content: &str| Message {
+            role: role.to_owned(),
+            content: content.to_owned(),
+        };
+        assert_eq!(read(&field(TEXT, b"x")), Some(Words::Text("x".to_owned())));
+        let chat = [message(b"system", b"s"), message(b"user", "ü".as_bytes())].concat();
+        let expected = vec![said("system", "s"), said("user", "ü")];
+        assert_eq!(read(&field(CHAT, &chat)), Some(Words::Chat(expected)));
+        assert_eq!(read(&field(CHAT, b"")), Some(Words::Chat(vec![])));
+    }
+
+    #[test]
+    fn a_text_or_chat_beyond_a_bound_is_left_to_who_says_so() {
+        let long = |characters: usize| "ü".repeat(characters);
+        let text = |characters: usize| field(TEXT, long(characters).as_bytes());
+        let words = |message: &[u8]| Request::read(message).unwrap().words;
+        assert!(words(&text(MAX_TEXT_CHARACTERS)).is_some());
+        let most = message(b"u", long(MAX_TEXT_CHARACTERS - 1).as_bytes());
+        assert!(words(&field(CHAT, &most)).is_some());
+        for message in [
+            text(MAX_TEXT_CHARACTERS + 1),
+            field(CHAT, &message(b"u", long(MAX_TEXT_CHARACTERS).as_bytes())),
+            field(CHAT, &message(b"u", b"x").repeat(MAX_CHAT_MESSAGES + 1)),
+            [field(TEXT, b"x"), field(MEDIA, b"")].concat(),
+            [field(TEXT, b"x"), field(TEXT, b"y")].concat(),
+            [field(TEXT, b"x"), field(MODEL, &[b'x'; MAX_NAME_CHARACTERS + 1])].concat(),
+        ] {
+            assert!(words(&message).is_none());
+        }
+    }
+
     #[test]
     fn everything_else_is_not_plain() {
         for message in [

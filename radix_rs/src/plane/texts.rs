@@ -180,3 +180,83 @@ impl Job {
         Ok(tokens)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::TextRules;
+
+    const TOKENIZER: &str = r#"{
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
+    }"#;
+
+    fn codec() -> Arc<TextCodec> {
+        let rules = TextRules {
+            chat_template: "{{ messages[0].content }}b".to_owned(),
+            ..TextRules::default()
+        };
+        Arc::new(TextCodec::new(TOKENIZER.as_bytes(), rules).unwrap())
+    }
+
+    fn ask(texts: &Texts, words: Words) -> oneshot::Receiver<Result<Vec<u32>, TextError>> {
+        texts.tokenise(codec(), words, Namespace::default())
+    }
+
+    fn text(text: &str) -> Words {
+        Words::Text(text.to_owned())
+    }
+
+    fn chat(content: &str) -> Words {
+        Words::Chat(vec![Message {
+            role: "user".to_owned(),
+            content: content.to_owned(),
+        }])
+    }
+
+    #[test]
+    fn texts_and_chats_become_tokens() {
+        let texts = Arc::<Texts>::default();
+        let threads = texts.start().unwrap();
+        assert_eq!(ask(&texts, text("ab")).blocking_recv().unwrap(), Ok(vec![0, 1]));
+        assert_eq!(ask(&texts, chat("aa")).blocking_recv().unwrap(), Ok(vec![0, 0, 1]));
+        assert_eq!(ask(&texts, text("")).blocking_recv().unwrap(), Err(TextError::Empty));
+        texts.stop();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(ask(&texts, text("a")).blocking_recv().is_err());
+    }
+
+    #[test]
+    fn one_thread_never_takes_a_long_prompt_and_the_other_takes_it_first() {
+        let texts = Texts::default();
+        let _short = ask(&texts, text("a"));
+        let _long = ask(&texts, text(&"a".repeat(LONG_BYTES)));
+        let is_long = |job: Option<Job>| job.unwrap().words.bytes() >= LONG_BYTES;
+        assert!(is_long(texts.next(true)));
+        let _long = ask(&texts, chat(&"a".repeat(LONG_BYTES)));
+        assert!(!is_long(texts.next(false)));
+        assert!(is_long(texts.next(true)));
+    }
+
+    #[test]
+    fn who_waits_is_told_when_it_is_over() {
+        let texts = Texts::default();
+        let waiting = ask(&texts, text("a"));
+        texts.stop();
+        assert!(waiting.blocking_recv().is_err());
+        assert!(texts.next(true).is_none());
+    }
+
+    #[test]
+    fn a_model_has_a_tokenizer_until_it_has_none() {
+        let texts = Texts::default();
+        let digest = vec![1];
+        texts.set("m", Some(ModelText { digest, codec: codec() }));
+        assert_eq!(texts.of("m").unwrap().digest, [1]);
+        texts.set("m", None);
+        assert!(texts.of("m").is_none());
+    }
+}
