@@ -39,7 +39,7 @@ class Tokenizers:
     def __init__(
         self, *, set_text: Callable[[str, bytes, CompiledCodec | None], None], rng: random.Random
     ) -> None:
-        """`set_text` tells the data plane a model's tokenizer, by digest, and that there is none."""
+        """`set_text` tells the data plane a model's tokenizer with its digest, or that none is."""
         self._set_text = set_text
         self._rng = rng
         self._compiled: WeakKeyDictionary[TextCodec, CompiledCodec | None] = WeakKeyDictionary()
@@ -47,12 +47,20 @@ class Tokenizers:
         self._fetching: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         self._chosen: dict[str, bytes] = {}
         """Digests by model."""
+        self._missing: set[str] = set()
+        """Models whose last text had to go as it is."""
 
     def of_model(self, model: str) -> ModelTokenizer | None:
-        """None while it is not here, or if no replica of the model has one."""
-        digest = self._chosen.get(model, b"")
-        codec = self._codecs.get(digest)
-        return ModelTokenizer(digest, codec) if codec is not None else None
+        """None, with a line when so, while it is not here or if no replica of the model has one."""
+        tokenizer = self._find(model)
+        if tokenizer is None and model not in self._missing:
+            self._missing.add(model)
+            log.warning(
+                "text goes untokenised, so that its prefixes are not seen: no tokenizer is here"
+                " model=%s",
+                model,
+            )
+        return tokenizer
 
     def choose(self, model: str, states: Sequence[ReplicaState]) -> None:
         """Choose for the replicas of a model, the same as every router that sees them."""
@@ -95,12 +103,20 @@ class Tokenizers:
                     told = why
             await asyncio.sleep(pause_s)
 
+    def _find(self, model: str) -> ModelTokenizer | None:
+        digest = self._chosen.get(model, b"")
+        codec = self._codecs.get(digest)
+        return ModelTokenizer(digest, codec) if codec is not None else None
+
     def _tell(self, model: str) -> None:
-        tokenizer = self.of_model(model)
+        tokenizer = self._find(model)
         if tokenizer is None:
             self._set_text(model, b"", None)
-        else:
-            self._set_text(model, tokenizer.digest, self._compiled.get(tokenizer.codec))
+            return
+        self._set_text(model, tokenizer.digest, self._compiled.get(tokenizer.codec))
+        if model in self._missing:
+            self._missing.remove(model)
+            log.info("text is tokenised again model=%s", model)
 
 
 async def _fetch(state: ReplicaState) -> TextCodec:

@@ -216,7 +216,7 @@ mod tests {
         })
     }
 
-    fn queued(admission: &Admission, priority: i32, tenant: &'static str) -> Waiting<'_> {
+    fn queued<'a>(admission: &'a Admission, priority: i32, tenant: &'static str) -> Waiting<'a> {
         admission.queue(priority, (tenant, "")).unwrap().unwrap()
     }
 

@@ -275,7 +275,10 @@ mod tests {
     }
 
     fn message(role: &[u8], content: &[u8]) -> Vec<u8> {
-        field(MESSAGES, &[field(ROLE, role), field(CONTENT, content)].concat())
+        field(
+            MESSAGES,
+            &[field(ROLE, role), field(CONTENT, content)].concat(),
+        )
     }
 
     #[test]
@@ -306,7 +309,11 @@ mod tests {
             field(CHAT, &message(b"u", b"x").repeat(MAX_CHAT_MESSAGES + 1)),
             [field(TEXT, b"x"), field(MEDIA, b"")].concat(),
             [field(TEXT, b"x"), field(TEXT, b"y")].concat(),
-            [field(TEXT, b"x"), field(MODEL, &[b'x'; MAX_NAME_CHARACTERS + 1])].concat(),
+            [
+                field(TEXT, b"x"),
+                field(MODEL, &[b'x'; MAX_NAME_CHARACTERS + 1]),
+            ]
+            .concat(),
         ] {
             assert!(words(&message).is_none());
         }

@@ -221,11 +221,22 @@ mod tests {
     fn texts_and_chats_become_tokens() {
         let texts = Arc::<Texts>::default();
         let threads = texts.start().unwrap();
-        assert_eq!(ask(&texts, text("ab")).blocking_recv().unwrap(), Ok(vec![0, 1]));
-        assert_eq!(ask(&texts, chat("aa")).blocking_recv().unwrap(), Ok(vec![0, 0, 1]));
-        assert_eq!(ask(&texts, text("")).blocking_recv().unwrap(), Err(TextError::Empty));
+        assert_eq!(
+            ask(&texts, text("ab")).blocking_recv().unwrap(),
+            Ok(vec![0, 1])
+        );
+        assert_eq!(
+            ask(&texts, chat("aa")).blocking_recv().unwrap(),
+            Ok(vec![0, 0, 1])
+        );
+        assert_eq!(
+            ask(&texts, text("")).blocking_recv().unwrap(),
+            Err(TextError::Empty)
+        );
         texts.stop();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
         assert!(ask(&texts, text("a")).blocking_recv().is_err());
     }
 
@@ -254,7 +265,13 @@ mod tests {
     fn a_model_has_a_tokenizer_until_it_has_none() {
         let texts = Texts::default();
         let digest = vec![1];
-        texts.set("m", Some(ModelText { digest, codec: codec() }));
+        texts.set(
+            "m",
+            Some(ModelText {
+                digest,
+                codec: codec(),
+            }),
+        );
         assert_eq!(texts.of("m").unwrap().digest, [1]);
         texts.set("m", None);
         assert!(texts.of("m").is_none());
