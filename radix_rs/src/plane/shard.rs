@@ -16,9 +16,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_local;
 
 use super::Shared;
-use super::limits::{
-    ANSWER_WINDOW_BYTES, ANSWERS_WINDOW_BYTES, FRAME_BYTES, MAX_HEADER_LIST_BYTES,
-};
+use super::limits::{ANSWER_WINDOW_BYTES, ANSWERS_WINDOW_BYTES, MAX_HEADER_LIST_BYTES};
 use super::line::Line;
 use super::link::{Link, Open};
 use super::replicas::Replica;
@@ -118,7 +116,6 @@ where
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .initial_window_size(ANSWER_WINDOW_BYTES)
         .initial_connection_window_size(ANSWERS_WINDOW_BYTES)
-        .max_frame_size(FRAME_BYTES)
         // Tokens are small, and what one stream may leave unread is bounded by its window.
         .data_frame_budget(usize::MAX);
     let (line, gathered) = Line::new(socket);
