@@ -26,4 +26,5 @@ pub use batch::Applied;
 pub use candidate::Candidate;
 pub use cost::{Terms, Weights};
 pub use policy::PolicyKind;
+pub(crate) use random::Random;
 pub use router::{Prompt, Router, Settings};

@@ -25,4 +25,10 @@ impl Random {
         let product = u128::from(self.next()) * len as u128;
         usize::try_from(product >> 64).unwrap_or(0)
     }
+
+    /// A number from 0 to 1, without 1.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are what a float holds")]
+    pub fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
 }

@@ -160,6 +160,26 @@ impl Router {
         self.core().pick(&hashed, exclude, now_s)
     }
 
+    /// As `pick`, for a prompt of `tokens` tokens whose chain is known.
+    pub fn pick_hashed(
+        &self,
+        model: &str,
+        chain: &[u64],
+        tokens: u64,
+        exclude: &[String],
+        now_s: f64,
+    ) -> Option<Pick> {
+        let mut core = self.core();
+        let block_size = core.block_size(model)?;
+        let hashed = Hashed {
+            model,
+            chain,
+            block_size,
+            tokens,
+        };
+        core.pick(&hashed, exclude, now_s)
+    }
+
     /// What `pick` would say, with ticket 0; leaves everything as it is.
     pub fn peek(&self, prompt: Prompt<'_>, now_s: f64) -> Option<Pick> {
         let (chain, block_size) = self.hash(prompt)?;
