@@ -16,6 +16,7 @@ from ._native import (
     Router,
     RouterError,
     Simulated,
+    SimulatedReplicas,
     Trace,
     Tree,
     TreeError,
@@ -24,6 +25,7 @@ from ._native import (
     derive_hash_key,
     key_check,
     simulate,
+    simulate_picker,
 )
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "Router",
     "RouterError",
     "Simulated",
+    "SimulatedReplicas",
     "Trace",
     "Tree",
     "TreeError",
@@ -50,4 +53,5 @@ __all__ = [
     "derive_hash_key",
     "key_check",
     "simulate",
+    "simulate_picker",
 ]

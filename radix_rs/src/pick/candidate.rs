@@ -9,6 +9,8 @@ use crate::index::ReplicaId;
 pub struct Candidate {
     /// Its number in the index.
     pub id: ReplicaId,
+    /// Of its name: the same in every router.
+    pub name_hash: u64,
     /// Leading tokens of the prompt in its mirror.
     pub matched: u64,
     /// Leading tokens in its mirror or coming with a prompt in flight.

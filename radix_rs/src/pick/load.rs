@@ -49,6 +49,11 @@ impl LoadReport {
         Ok(Self { load, classes })
     }
 
+    /// Prompts that wait, by class.
+    pub fn requests(&self) -> u64 {
+        self.classes.iter().map(|class| class.requests).sum()
+    }
+
     /// Whether the least remaining prefill goes first. An engine that does not say is taken to serve
     /// first come, first served, as most do.
     pub fn shortest_first(&self) -> bool {

@@ -6,7 +6,9 @@
 #[cfg(test)]
 mod announced_tests;
 mod batch;
+mod cache_aware;
 mod candidate;
+mod consistent_hash;
 mod core;
 mod cost;
 mod fleet;
@@ -15,6 +17,7 @@ mod least_load;
 mod load;
 mod pending;
 mod policy;
+mod power_of_two;
 mod random;
 mod round_robin;
 mod router;
@@ -23,6 +26,7 @@ mod tests;
 
 pub use self::core::{Explained, MirrorStats, Pick, Reason};
 pub use batch::Applied;
+pub use cache_aware::Thresholds;
 pub use candidate::Candidate;
 pub use cost::{Terms, Weights};
 pub use policy::PolicyKind;

@@ -20,8 +20,8 @@ pub(crate) struct Pending {
     pub ticket: u64,
     /// What the replica calls it, once it has announced it.
     pub id: Option<u64>,
-    /// Infinite as long as no clock was at hand.
-    pub expires_s: f64,
+    /// When it came; infinite as long as no clock was at hand.
+    pub since_s: f64,
     /// Its blocks from the one numbered `start` on.
     chain: Box<[u64]>,
     start: usize,
@@ -39,11 +39,11 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub fn sent(ticket: u64, sent: &Sent<'_>, expires_s: f64) -> Self {
+    pub fn sent(ticket: u64, sent: &Sent<'_>, since_s: f64) -> Self {
         Self {
             ticket,
             id: None,
-            expires_s,
+            since_s,
             chain: sent.chain.into(),
             start: 0,
             first: sent.chain.first().copied().unwrap_or(0),
@@ -61,7 +61,7 @@ impl Pending {
         Self {
             ticket: 0,
             id: Some(expected.id),
-            expires_s: f64::INFINITY,
+            since_s: f64::INFINITY,
             chain: expected.hashes.as_slice().into(),
             start: expected.start as usize,
             first: expected.hashes.first().copied().unwrap_or(0),
@@ -80,6 +80,11 @@ impl Pending {
 
     pub fn num_blocks(&self) -> usize {
         self.chain.len()
+    }
+
+    /// How long it has been here.
+    pub fn waited_s(&self, now_s: f64) -> f64 {
+        (now_s - self.since_s).max(0.0)
     }
 
     /// Tokens it has still to compute, at most: as its blocks are stored, they are done.

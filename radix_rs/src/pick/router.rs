@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::batch::{Applied, decode};
+use super::cache_aware::Thresholds;
 use super::core::{Core, Explained, Hashed, MirrorStats, Pick};
 use super::cost::Weights;
 use super::policy::{Policy, PolicyKind};
@@ -19,8 +20,26 @@ pub struct Settings {
     pub policy: PolicyKind,
     /// Of the cost; finite and not negative.
     pub weights: Weights,
+    /// Of `cache_aware`.
+    pub thresholds: Thresholds,
+    /// Of `consistent_hash`: a replica's requests at most, in means of all; above 1.
+    pub load_factor: f64,
     /// Spreads ties.
     pub seed: u64,
+}
+
+impl Settings {
+    /// A policy with the usual weights.
+    pub fn new(hash_key: HashKey, policy: PolicyKind) -> Self {
+        Self {
+            hash_key,
+            policy,
+            weights: Weights::default(),
+            thresholds: Thresholds::default(),
+            load_factor: 1.25,
+            seed: 0,
+        }
+    }
 }
 
 /// A prompt and its namespace.
@@ -49,7 +68,7 @@ impl Router {
         Self {
             hash_key: settings.hash_key,
             core: Mutex::new(Core::new(
-                Policy::new(settings.policy),
+                Policy::new(settings.policy, settings.thresholds, settings.load_factor),
                 settings.weights,
                 settings.seed,
             )),

@@ -8,7 +8,7 @@
 use proptest::prelude::*;
 use prost::Message;
 
-use super::{Pick, PolicyKind, Prompt, Reason, Router, Settings, Weights};
+use super::{Pick, PolicyKind, Prompt, Reason, Router, Settings};
 use crate::chain::{HASH_VERSION, HashKey, extend_chain, mix, namespace_seed};
 use crate::delta::{
     Cleared, DeltaBatch, DeltaEvent, Dropped, Event, Expected, Load, LoadClass, PrefillOrder,
@@ -25,13 +25,8 @@ fn key() -> HashKey {
 
 fn router(policy: PolicyKind) -> Router {
     Router::new(&Settings {
-        hash_key: key(),
-        policy,
-        weights: Weights {
-            k: 1.5,
-            decode: 1.0,
-        },
         seed: 7,
+        ..Settings::new(key(), policy)
     })
 }
 
@@ -221,7 +216,7 @@ fn under_first_come_first_served_all_that_waits_is_ahead() {
         .candidate
         .terms;
     assert_eq!((terms.ahead, terms.delayed_requests), (18_000.0, 0.0));
-    assert_eq!(terms.cost, 18_000.0 + 100.0 * 3.0);
+    assert_eq!(terms.cost, 18_000.0 + 100.0 * 3.6);
 }
 
 #[test]

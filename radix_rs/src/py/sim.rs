@@ -6,9 +6,10 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use super::arguments::at_least;
+use super::router::settings;
 use crate::chain::HashKey;
 use crate::delta::PrefillOrder;
-use crate::pick::{Settings, Weights};
 use crate::sim::{self, Delivery, Dispatcher, Engine, Outcome, Replica, Routers};
 
 #[pyclass(module = "radix_rs")]
@@ -135,74 +136,151 @@ impl Dispatcher for Picker<'_> {
     }
 }
 
+/// What the simulated replicas are like.
+#[pyclass(frozen, from_py_object, module = "radix_rs")]
+#[derive(Clone, Copy)]
+struct SimulatedReplicas {
+    number: usize,
+    engine: Engine,
+}
+
+#[pymethods]
+impl SimulatedReplicas {
+    #[new]
+    #[pyo3(signature = (
+        number, *, cache_tokens, order="shortest", chunk_tokens=4096, prefill_tokens_per_s=20_000.0, decode_s=0.02,
+    ))]
+    fn new(
+        number: usize,
+        cache_tokens: u64,
+        order: &str,
+        chunk_tokens: u64,
+        prefill_tokens_per_s: f64,
+        decode_s: f64,
+    ) -> PyResult<Self> {
+        if number == 0 || chunk_tokens == 0 {
+            let message = format!(
+                "{number} replicas, chunks of {chunk_tokens} tokens: expected at least 1 of each"
+            );
+            return Err(PyValueError::new_err(message));
+        }
+        if !(prefill_tokens_per_s.is_finite() && prefill_tokens_per_s > 0.0) {
+            let message = format!(
+                "prefill_tokens_per_s is {prefill_tokens_per_s}, expected a number above 0"
+            );
+            return Err(PyValueError::new_err(message));
+        }
+        Ok(Self {
+            number,
+            engine: Engine {
+                order: parse_order(order)?,
+                chunk_tokens,
+                prefill_tokens_per_s,
+                decode_s: at_least("decode_s", decode_s, 0.0)?,
+                cache_tokens,
+                ..Engine::default()
+            },
+        })
+    }
+}
+
 #[expect(clippy::too_many_arguments, reason = "arguments as Python passes them")]
 #[pyfunction]
 #[pyo3(signature = (
-    trace, *, replicas, cache_tokens, order="shortest", chunk_tokens=4096, prefill_tokens_per_s=20_000.0,
-    policy="cost", k=1.5, decode_weight=1.0, routers=1, lag_s=0.0, loss=0.0, seed=0, picker=None, progress=None,
+    trace, replicas, *, policy="cost", k=1.5, decode_weight=1.0, cache_threshold=0.3, balance_abs_threshold=64,
+    balance_rel_threshold=1.5, load_factor=1.25, seed=0, routers=1, lag_s=0.0, loss=0.0, progress=None,
 ))]
 fn simulate(
     trace: &Bound<'_, Trace>,
-    replicas: usize,
-    cache_tokens: u64,
-    order: &str,
-    chunk_tokens: u64,
-    prefill_tokens_per_s: f64,
+    replicas: SimulatedReplicas,
     policy: &str,
     k: f64,
     decode_weight: f64,
+    cache_threshold: f64,
+    balance_abs_threshold: u64,
+    balance_rel_threshold: f64,
+    load_factor: f64,
+    seed: u64,
     routers: usize,
     lag_s: f64,
     loss: f64,
-    seed: u64,
-    picker: Option<Bound<'_, PyAny>>,
     progress: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Simulated> {
-    let py = trace.py();
-    let trace = &trace.borrow().0;
-    let engine = Engine {
-        order: parse_order(order)?,
-        chunk_tokens,
-        prefill_tokens_per_s,
-        cache_tokens,
-        ..Engine::default()
+    if routers == 0 || !(0.0..1.0).contains(&loss) {
+        let message = format!(
+            "{routers} routers, loss {loss}: expected at least 1, and a part from 0 to below 1"
+        );
+        return Err(PyValueError::new_err(message));
+    }
+    let settings = settings(
+        HashKey::new([0; 16]),
+        policy,
+        (k, decode_weight),
+        (
+            cache_threshold,
+            balance_abs_threshold,
+            balance_rel_threshold,
+        ),
+        load_factor,
+        seed,
+    )?;
+    let delivery = Delivery {
+        lag_s: at_least("lag_s", lag_s, 0.0)?,
+        loss,
     };
-    let mut failure = None;
-    let mut progress = |requests: usize| {
+    let block_size = trace.borrow().0.block_size();
+    let mut ours = Routers::new(routers, &settings, replicas.number, block_size, delivery)?;
+    let outcome = play(trace, replicas, &mut ours, progress)?;
+    Ok(Simulated::new(
+        outcome,
+        ours.matched_tokens(),
+        ours.snapshots(),
+    ))
+}
+
+/// The same with `picker` in the place of routers.
+#[pyfunction]
+#[pyo3(signature = (trace, replicas, picker))]
+fn simulate_picker(
+    trace: &Bound<'_, Trace>,
+    replicas: SimulatedReplicas,
+    picker: Bound<'_, PyAny>,
+) -> PyResult<Simulated> {
+    let outcome = play(trace, replicas, &mut Picker(picker), None)?;
+    Ok(Simulated::new(outcome, 0, 0))
+}
+
+fn play<D: Dispatcher>(
+    trace: &Bound<'_, Trace>,
+    replicas: SimulatedReplicas,
+    dispatcher: &mut D,
+    progress: Option<Bound<'_, PyAny>>,
+) -> PyResult<Outcome>
+where
+    PyErr: From<D::Error>,
+{
+    let mut stopped = Ok(());
+    let mut told = |requests: usize| {
         let told = progress
             .as_ref()
             .map_or(Ok(()), |each| each.call1((requests,)).map(drop));
-        match told.and_then(|()| py.check_signals()) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failure = Some(error);
-                ControlFlow::Break(())
-            }
+        stopped = told.and_then(|()| trace.py().check_signals());
+        if stopped.is_ok() {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
         }
     };
-    let (outcome, matched_tokens, snapshots) = if let Some(picker) = picker {
-        let outcome = sim::run(trace, replicas, engine, &mut Picker(picker), &mut progress)?;
-        (outcome, 0, 0)
-    } else {
-        let settings = Settings {
-            hash_key: HashKey::new([0; 16]),
-            policy: policy.parse().map_err(PyValueError::new_err)?,
-            weights: Weights {
-                k,
-                decode: decode_weight,
-            },
-            seed,
-        };
-        let delivery = Delivery { lag_s, loss };
-        let mut ours = Routers::new(routers, &settings, replicas, trace.block_size(), delivery)?;
-        let outcome = sim::run(trace, replicas, engine, &mut ours, &mut progress)?;
-        (outcome, ours.matched_tokens(), ours.snapshots())
-    };
-    match (outcome, failure) {
-        (Some(outcome), _) => Ok(Simulated::new(outcome, matched_tokens, snapshots)),
-        (None, Some(error)) => Err(error),
-        (None, None) => Ok(Simulated::new(Outcome::default(), 0, 0)),
-    }
+    let trace = &trace.borrow().0;
+    let outcome = sim::run(
+        trace,
+        replicas.number,
+        replicas.engine,
+        dispatcher,
+        &mut told,
+    )?;
+    stopped?;
+    Ok(outcome.unwrap_or_default())
 }
 
 fn parse_order(name: &str) -> PyResult<PrefillOrder> {
@@ -218,7 +296,9 @@ fn parse_order(name: &str) -> PyResult<PrefillOrder> {
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Trace>()?;
+    module.add_class::<SimulatedReplicas>()?;
     module.add_class::<ReplicaState>()?;
     module.add_class::<Simulated>()?;
-    module.add_function(wrap_pyfunction!(simulate, module)?)
+    module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(simulate_picker, module)?)
 }

@@ -1,6 +1,8 @@
 //! One replica: a queue of prompts, a cache, and a rate at which it computes.
 #![expect(
     clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
     reason = "tokens are far below 2^53, and times are a model's"
 )]
 
@@ -300,6 +302,7 @@ impl Replica {
             class.requests += 1;
             class.tokens += tokens;
         }
+        let rate = self.engine.prefill_tokens_per_s;
         let block_size = u64::from(trace.block_size());
         let (held, room) = (self.cache.len() as u64, self.cache.capacity() as u64);
         Load {
@@ -312,6 +315,8 @@ impl Replica {
             evictable_slots: held * block_size,
             total_slots: room * block_size,
             draining: false,
+            chunk_tokens: self.engine.chunk_tokens,
+            prefill_tokens_per_s: rate as u64,
         }
     }
 }
