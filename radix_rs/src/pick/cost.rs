@@ -1,4 +1,4 @@
-//! The cost of a pick, in tokens of prefill: what it delays everybody by, this prompt included.
+//! Policy `cost`, and the cost of a pick, in tokens of prefill: what it delays everybody by, this prompt included.
 //!
 //! `cost = ahead + own x (k + delayed) + decode_weight x decodes`
 //!
@@ -23,11 +23,17 @@
     reason = "tokens are far below 2^53, and a cost is an estimate"
 )]
 
+use super::candidate::{Candidate, lowest, ordered};
 use super::load::{CLASSES, LoadReport, class_of};
 use super::pending::Pending;
+use super::random::Random;
 
 /// How much more k counts under first come, first served.
-const FIRST_COME_K: f64 = 2.4;
+const FIRST_COME_K: f64 = 2.1;
+
+/// Costs up to so many times the lowest are as good as equal: they are estimates, and routers that do not yet see
+/// each other's prompts would all run to the very lowest.
+const NEARLY: f64 = 1.01;
 
 /// Of what could be computed while a prompt waits, the part that it counts as smaller by.
 const AGING: f64 = 0.1;
@@ -44,7 +50,7 @@ pub struct Weights {
 impl Default for Weights {
     fn default() -> Self {
         Self {
-            k: 1.5,
+            k: 1.75,
             decode: 1.0,
         }
     }
@@ -61,6 +67,16 @@ pub struct Terms {
     pub decode_pressure: f64,
     /// All together.
     pub cost: f64,
+}
+
+/// Of those with nearly the lowest cost, where this router has least, then where new blocks push out least.
+pub(crate) fn choose(candidates: &[Candidate], random: &mut Random) -> Option<usize> {
+    let costs = candidates.iter().map(|candidate| candidate.terms.cost);
+    let most = NEARLY * costs.fold(f64::INFINITY, f64::min);
+    lowest(candidates, random, |candidate| {
+        let is_dear = candidate.terms.cost > most;
+        (is_dear, candidate.in_flight, ordered(candidate.fill))
+    })
 }
 
 /// Waiting prefill, seen from a prompt that would join it.

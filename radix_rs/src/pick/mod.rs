@@ -17,6 +17,8 @@ mod least_load;
 mod load;
 mod pending;
 mod policy;
+#[cfg(test)]
+mod policy_tests;
 mod power_of_two;
 mod random;
 mod round_robin;

@@ -3,17 +3,17 @@
 use std::str::FromStr;
 
 use super::cache_aware::{self, Thresholds};
-use super::candidate::{Candidate, lowest, ordered};
+use super::candidate::{Candidate, lowest};
 use super::core::Hashed;
 use super::random::Random;
 use super::round_robin::RoundRobin;
-use super::{consistent_hash, least_load, power_of_two};
+use super::{consistent_hash, cost, least_load, power_of_two};
 use crate::index::ReplicaId;
 
 /// Which rule picks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// Lowest cost, as in `cost.rs`.
+    /// Lowest cost.
     Cost,
     /// Each in turn.
     RoundRobin,
@@ -100,10 +100,7 @@ impl Policy {
         random: &mut Random,
     ) -> Option<usize> {
         match self {
-            // Equal costs: where this router has least, then where new blocks push out least.
-            Self::Cost => lowest(candidates, random, |c| {
-                (ordered(c.terms.cost), c.in_flight, ordered(c.fill))
-            }),
+            Self::Cost => cost::choose(candidates, random),
             Self::RoundRobin(turns) => turns.choose(candidates),
             Self::Random => lowest(candidates, random, |_| ()),
             Self::LeastLoad => least_load::choose(candidates, random),

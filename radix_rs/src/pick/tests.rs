@@ -216,7 +216,7 @@ fn under_first_come_first_served_all_that_waits_is_ahead() {
         .candidate
         .terms;
     assert_eq!((terms.ahead, terms.delayed_requests), (18_000.0, 0.0));
-    assert_eq!(terms.cost, 18_000.0 + 100.0 * 3.6);
+    assert_eq!(terms.cost, 18_000.0 + 100.0 * 1.75 * 2.1);
 }
 
 #[test]
@@ -542,12 +542,7 @@ fn a_model_has_one_block_size() {
 
 #[test]
 fn a_peek_changes_nothing_and_says_what_the_next_pick_will() {
-    for policy in [
-        PolicyKind::Cost,
-        PolicyKind::RoundRobin,
-        PolicyKind::Random,
-        PolicyKind::LeastLoad,
-    ] {
+    for policy in PolicyKind::ALL {
         let router = fleet(policy, 5);
         for i in 0..20 {
             let text = tokens(i * 100, 30);
@@ -603,9 +598,7 @@ proptest! {
     #[test]
     fn a_pick_is_always_one_that_may_be_picked_and_all_ends_when_released(
         steps in prop::collection::vec(step(), 1..80),
-        policy in prop::sample::select(vec![
-            PolicyKind::Cost, PolicyKind::RoundRobin, PolicyKind::Random, PolicyKind::LeastLoad,
-        ]),
+        policy in prop::sample::select(PolicyKind::ALL.to_vec()),
     ) {
         // r0 to r3 serve "m", r4 and r5 another model whose prompts would hash alike.
         let router = router(policy);

@@ -118,7 +118,7 @@ impl Router {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "arguments as Python passes them")]
     #[pyo3(signature = (
-        *, hash_key, policy="cost", k=1.5, decode_weight=1.0, cache_threshold=0.3, balance_abs_threshold=64,
+        *, hash_key, policy="cost", k=1.75, decode_weight=1.0, cache_threshold=0.3, balance_abs_threshold=64,
         balance_rel_threshold=1.5, load_factor=1.25, seed=0,
     ))]
     fn new(

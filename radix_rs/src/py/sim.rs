@@ -187,7 +187,7 @@ impl SimulatedReplicas {
 #[expect(clippy::too_many_arguments, reason = "arguments as Python passes them")]
 #[pyfunction]
 #[pyo3(signature = (
-    trace, replicas, *, policy="cost", k=1.5, decode_weight=1.0, cache_threshold=0.3, balance_abs_threshold=64,
+    trace, replicas, *, policy="cost", k=1.75, decode_weight=1.0, cache_threshold=0.3, balance_abs_threshold=64,
     balance_rel_threshold=1.5, load_factor=1.25, seed=0, routers=1, lag_s=0.0, loss=0.0, progress=None,
 ))]
 fn simulate(

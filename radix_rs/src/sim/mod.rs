@@ -15,6 +15,8 @@ mod dispatcher;
 mod replica;
 mod routers;
 mod run;
+#[cfg(test)]
+mod tests;
 mod trace;
 
 pub use agenda::{Agenda, Event};
@@ -22,4 +24,4 @@ pub use dispatcher::Dispatcher;
 pub use replica::{Engine, Replica};
 pub use routers::{Delivery, Routers};
 pub use run::{Outcome, run};
-pub use trace::{Request, Trace, TraceError};
+pub use trace::{Before, Request, Trace, TraceError};

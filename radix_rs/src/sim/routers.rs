@@ -96,6 +96,24 @@ impl Routers {
         self.snapshots
     }
 
+    /// Mirrors that wait for a snapshot.
+    #[cfg(test)]
+    pub(super) fn in_doubt(&self) -> usize {
+        let doubts = self.members.iter().flat_map(|member| &member.in_doubt);
+        doubts.filter(|&&is_in_doubt| is_in_doubt).count()
+    }
+
+    /// Panics unless every index is in order and no request is left.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        for member in &self.members {
+            member.router.check().unwrap();
+            for name in &self.names {
+                assert_eq!(member.router.in_flight(name), Ok(0));
+            }
+        }
+    }
+
     fn send(&mut self, now_s: f64, replica: usize, batch: &Rc<[u8]>, agenda: &mut Agenda) {
         for router in 0..self.members.len() {
             if self.random.share() >= self.delivery.loss {

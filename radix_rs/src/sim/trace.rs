@@ -1,6 +1,7 @@
 //! What was asked, when, and which prompts begin alike.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::ops::Range;
 
 use thiserror::Error;
@@ -44,16 +45,15 @@ pub enum TraceError {
     },
     /// A hash must name its block with all before it.
     #[error(
-        "block {hash} follows {found:?} here and {expected:?} before, expected a hash of the block with all that \
-         comes before it"
+        "block {hash} {found} here and {expected} before, expected a hash of the block with all that comes before it"
     )]
     TwoParents {
         /// The block.
         hash: u64,
-        /// The one before it where it came first.
-        expected: Option<u64>,
-        /// The one before it here.
-        found: Option<u64>,
+        /// What was before it where it came first.
+        expected: Before,
+        /// What is before it here.
+        found: Before,
     },
     /// Time goes on.
     #[error("it comes at {found_s} s, after one at {before_s} s: expected the order of arrival")]
@@ -63,6 +63,24 @@ pub enum TraceError {
         /// Of this one.
         found_s: String,
     },
+}
+
+/// Where a block stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// At a prompt's beginning.
+    Nothing,
+    /// After this one.
+    Block(u64),
+}
+
+impl fmt::Display for Before {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => write!(out, "begins a prompt"),
+            Self::Block(hash) => write!(out, "follows {hash}"),
+        }
+    }
 }
 
 /// Requests in the order of their arrival, with blocks of one size.
@@ -111,11 +129,15 @@ impl Trace {
                 Some(&block) if self.parents[block as usize] == parent => block,
                 Some(&block) => {
                     self.blocks.truncate(start);
-                    let name = |block: BlockId| self.hashes[block as usize];
+                    let before = |parent: Option<BlockId>| {
+                        parent.map_or(Before::Nothing, |at| {
+                            Before::Block(self.hashes[at as usize])
+                        })
+                    };
                     return Err(TraceError::TwoParents {
                         hash,
-                        expected: self.parents[block as usize].map(name),
-                        found: parent.map(name),
+                        expected: before(self.parents[block as usize]),
+                        found: before(parent),
                     });
                 }
                 None => self.add_block(hash, parent),
