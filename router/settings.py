@@ -66,7 +66,10 @@ class RouterSettings(BaseSettings):
         "random",
     ] = Field("cost", description="how a replica is picked; `prefixlb sim` compares them")
     uncached_weight: float = Field(
-        1.75, gt=0, allow_inf_nan=False, description="k of the cost: weight of the tokens to compute"
+        1.75,
+        gt=0,
+        allow_inf_nan=False,
+        description="k of the cost: weight of the tokens to compute",
     )
     decode_weight: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="weight of decode pressure in the cost"

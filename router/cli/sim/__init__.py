@@ -114,18 +114,13 @@ def run(args: argparse.Namespace) -> int:
         plot.check(args.plot)
     workload = _workload(args)
     fleet = Fleet.from_flags(args)
-    outcomes = {
-        policy: simulate(
-            policy, workload, fleet, label=f"{policy} ({number} of {len(args.policy)})"
-        )
-        for number, policy in enumerate(args.policy, start=1)
-    }
+    results = {policy: simulate(policy, workload, fleet) for policy in args.policy}
     if args.json:
-        print(json.dumps(report.as_dict(workload, fleet, outcomes)))
+        print(json.dumps(report.as_dict(workload, fleet, results)))
     else:
-        console.stdout().print(report.table(workload, fleet, outcomes))
+        console.stdout().print(report.table(workload, fleet, results))
     if args.plot:
-        plot.draw(args.plot, workload.name, outcomes)
+        plot.draw(args.plot, workload.name, results)
         console.stderr().print(f"drawn in {args.plot}", markup=False)
     return 0
 
