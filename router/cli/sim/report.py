@@ -4,19 +4,19 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from router.cli import console
 from router.cli.sim.fleet import Fleet, Result
 from router.cli.sim.workload import Workload
 
 
-def table(workload: Workload, fleet: Fleet, results: Mapping[str, Result]) -> Table:
-    """A row a policy, below what was played on what."""
+def table(workload: Workload, fleet: Fleet, results: Mapping[str, Result]) -> RenderableType:
+    """What was played on what, and a row a policy."""
     made = console.table(
         console.stdout(),
         *("policy", ">hit rate", ">ttft mean", ">p50", ">p99", ">imbalance"),
-        title=_title(workload, fleet),
     )
     for policy, result in results.items():
         made.add_row(
@@ -27,7 +27,7 @@ def table(workload: Workload, fleet: Fleet, results: Mapping[str, Result]) -> Ta
             f"{result.ttft_p99_s:.2f} s",
             f"{result.imbalance:.2f}",
         )
-    return made
+    return Group(Text(_title(workload, fleet)), made)
 
 
 def _title(workload: Workload, fleet: Fleet) -> str:
