@@ -259,13 +259,13 @@ def test_what_makes_no_sense_is_a_python_error() -> None:
     replicas = SimulatedReplicas(2, cache_tokens=10_000)
     with pytest.raises(IndexError, match="replica 7 of 2"):
         simulate_picker(small_trace(), replicas, Fixed(7))
-    with pytest.raises(ValueError, match="unknown policy 'best'"):
+    with pytest.raises(ValueError, match='unknown policy "best"'):
         simulate(small_trace(), replicas, policy="best")
     with pytest.raises(ValueError, match=r"balance_rel_threshold is 0\.5"):
         simulate(small_trace(), replicas, balance_rel_threshold=0.5)
     with pytest.raises(ValueError, match="0 replicas"):
         SimulatedReplicas(0, cache_tokens=1)
-    with pytest.raises(ValueError, match="unknown order 'lifo'"):
+    with pytest.raises(ValueError, match='unknown order "lifo"'):
         SimulatedReplicas(1, cache_tokens=1, order="lifo")
     with pytest.raises(ValueError, match="block_size is 0"):
         Trace(block_size=0)
