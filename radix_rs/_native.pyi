@@ -364,7 +364,27 @@ class MirrorStats:
     epoch: int
     seq: int
     count: int
+    """Blocks of the replica: those in its mirror and those that were forgotten."""
     digest: int
+    """Of all these."""
+    forgotten: int
+    """Those that `index_max_bytes` made the mirror forget."""
+
+@final
+class BlockSet:
+    """A mirror's blocks as of one batch; stays as it is while the mirror goes on."""
+
+    epoch: int
+    seq: int
+    count: int
+    forgotten: int
+    """Blocks that the mirror held and had forgotten."""
+
+    def not_in(self, other: BlockSet, limit: int) -> tuple[int, list[int]]:
+        """How many of these blocks `other` lacks, and the first `limit` of them, sorted.
+
+        Without the interpreter's lock: two big trees take milliseconds.
+        """
 
 @final
 class Router:
@@ -382,6 +402,7 @@ class Router:
         balance_rel_threshold: float = 1.5,
         load_factor: float = 1.25,
         seed: int = 0,
+        index_max_bytes: int | None = None,
     ) -> None:
         """`policy`: "cost", "cache_aware", "consistent_hash", "power_of_two", "least_load",
         "round_robin" or "random". ValueError on another.
@@ -390,6 +411,9 @@ class Router:
         first served. `decode_weight`: tokens that a request being decoded counts. The thresholds
         are those of cache_aware, `load_factor` that of consistent_hash, as in the router's
         settings. All finite and at least 0, ratios at least 1; else ValueError.
+
+        `index_max_bytes`: above it the mirrors forget what nobody matched or stored for longest,
+        ends of prompts first; count and digest go on proving the rest. None: there is no bound.
         """
     def add_replica(self, replica: str, *, model: str, block_size: int) -> None:
         """Known with an empty mirror at epoch 0 and not eligible. Its model's first replica
@@ -422,13 +446,20 @@ class Router:
         """
     def mirror(self, replica: str) -> MirrorStats: ...
     def mirror_size_bytes(self, replica: str) -> int:
-        """Its mirror's share of the index by blocks, roughly; the shares add up to the index.
-
-        Looks at the whole index, without the interpreter's lock: for a metrics page alone.
-        """
+        """Its mirror's share of the index by blocks, roughly; the shares add up to the index."""
+    @property
+    def index_max_bytes(self) -> int:
+        """As it was made; the largest address without a bound."""
+    @property
+    def index_size_bytes(self) -> int:
+        """Memory of the index: of all mirrors together."""
     def load(self, replica: str) -> Load: ...
     def blocks(self, replica: str) -> list[int]:
-        """The hashes in its mirror, sorted; for audits and tests."""
+        """The hashes in its mirror, sorted. For tests."""
+    def block_set(self, replica: str) -> BlockSet:
+        """Its mirror's blocks as of one batch. Looks at the whole index, without the interpreter's
+        lock: for an audit, on a thread of its own.
+        """
     def pick(
         self,
         tokens: Buffer,

@@ -167,7 +167,16 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
         lambda r: is_silent(r.member.state),
     ),
     ("requests_in_flight", "Requests of this router there now.", lambda r: r.in_flight),
-    ("mirror_blocks", "Blocks in the replica's mirror.", lambda r: r.indexed.count),
+    (
+        "mirror_blocks",
+        "Blocks in the replica's mirror.",
+        lambda r: r.indexed.count - r.indexed.forgotten,
+    ),
+    (
+        "mirror_forgotten_blocks",
+        "Blocks of the replica that --index-max-bytes made its mirror forget.",
+        lambda r: r.indexed.forgotten,
+    ),
     ("mirror_size_bytes", "Memory of the replica's mirror.", lambda r: r.size_bytes),
     (
         "delta_lag_seconds",
@@ -209,6 +218,14 @@ class FleetCollector(Collector):
         for replica, reason in {(r.lease.replica_id, r.reason) for r in self._fleet.refusals}:
             refused.add_metric([replica, reason], 1)
         yield refused
+        yield GaugeMetricFamily(
+            PREFIX + "index_size_bytes", "Memory of all mirrors.", self._router.index_size_bytes
+        )
+        yield GaugeMetricFamily(
+            PREFIX + "index_max_bytes",
+            "What it may take at most, by --index-max-bytes.",
+            self._router.index_max_bytes,
+        )
 
     def _read(self, member: Member) -> Reading | None:
         """None if the replica left since."""

@@ -118,6 +118,7 @@ def _build(
         balance_rel_threshold=settings.balance_rel_threshold,
         load_factor=settings.load_factor,
         seed=rng.getrandbits(64),
+        index_max_bytes=settings.index_max_bytes,
     )
     leases, deltas = RedisLink("leases"), RedisLink("deltas")
     subscriber = Subscriber(redis, cluster=settings.cluster, link=deltas, rng=rng)

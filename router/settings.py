@@ -99,6 +99,12 @@ class RouterSettings(BaseSettings):
         allow_inf_nan=False,
         description="consistent_hash: requests of a replica at most, over the mean of all",
     )
+    index_max_bytes: int = Field(
+        2**30,
+        ge=2**20,
+        description="bytes of memory for all mirrors together; over it they forget, "
+        "least recently used first",
+    )
     retries: int = Field(
         2, ge=0, le=16, description="other replicas tried when one fails before it answers"
     )

@@ -10,14 +10,8 @@ BLOCK_SIZE = 4
 MASK = 2**64 - 1
 
 
-def mix(value: int) -> int:
-    value = (value ^ (value >> 33)) * 0xFF51_AFD7_ED55_8CCD & MASK
-    value = (value ^ (value >> 33)) * 0xC4CE_B9FE_1A85_EC53 & MASK
-    return value ^ (value >> 33)
-
-
 def digest(blocks: Iterable[int]) -> int:
-    return sum(map(mix, blocks)) & MASK
+    return sum(blocks) & MASK
 
 
 def matched(blocks: set[int], chain: Sequence[int]) -> int:
@@ -58,11 +52,14 @@ class Publisher:
 
     def evict(self, leaf: int, count: int) -> delta_pb2.DeltaEvent:
         """Drop `leaf` and up to `count - 1` blocks before it, up to one that is still needed."""
-        block, dropped = leaf, 0
-        while dropped < count and block in self.parents and block not in self.parents.values():
+        block, dropped = leaf, list[int]()
+        while len(dropped) < count and block in self.parents.keys() - self.parents.values():
+            dropped.append(block)
             block = self.parents.pop(block)
-            dropped += 1
-        return delta_pb2.DeltaEvent(removed=delta_pb2.Removed(last=leaf, count=dropped))
+        removed = delta_pb2.Removed(last=leaf, count=len(dropped))
+        if len(dropped) > 1:
+            removed.first, removed.digest = dropped[-1], digest(dropped)
+        return delta_pb2.DeltaEvent(removed=removed)
 
     def clear(self) -> delta_pb2.DeltaEvent:
         self.parents.clear()

@@ -35,6 +35,13 @@
 12. dynamo#8012, llm-d-kv-cache#680: a block announced twice goes with the first removal, or never.
     test_wire.test_a_router_takes_each_batch_as_it_should
     index/tests.rs:a_block_stored_twice_goes_with_one_removal
+13. production-stack#687, aibrix#892: the index grows until its process dies.
+    test_reported_faults.test_distinct_prompts_without_end_leave_the_index_at_its_bound_and_proven
+    index/bound_tests.rs:a_million_prompts_leave_it_as_large_as_the_bound
+    index/bound_tests.rs:what_is_matched_now_and_then_outlives_what_is_not
+14. dynamo#10774: splits are never undone, and inner nodes grow for ever.
+    index/tests.rs:a_million_changes_that_leave_the_content_as_it_was_leave_the_tree_as_it_was
+    index/tests.rs:runs_that_a_branch_had_cut_are_joined_when_it_goes
 16. vllm#44701, sglang#24568: tenants share blocks by a salt that equals a name, or is not hashed.
     test_router_routing.test_namespaces_share_no_prefix
     test_generate.test_namespaces_share_nothing
@@ -44,6 +51,7 @@
     test_router_alarms.test_batches_of_another_kind_are_refused_loudly_and_nothing_is_believed
 18. dynamo#12315: the load of clients that vanished stays booked.
     test_reported_faults.test_a_thousand_streams_given_up_in_three_ways_leave_nothing
+    test_reported_faults.test_what_a_thousand_streams_held_is_free_a_second_after_they_are_given_up
     test_main_job.test_two_hundred_requests_with_cancels_and_deadlines_leave_nothing
     test_router_discovery.test_a_lease_that_is_gone_for_a_moment_cuts_no_answer
 19. vllm-project/router#238, sglang#32195: one hot replica switches prefix routing off for all.
@@ -53,6 +61,7 @@
 """
 
 import asyncio
+import random
 import re
 import sys
 import time
@@ -62,12 +71,20 @@ from pathlib import Path
 import grpc
 import pytest
 import redis
+from grpc import aio
 
 import tests
 from proto import keys
 from proto.client import Client
-from proto.prefixlb.v1.admin_pb2 import Candidate, ExplainRequest, PickRequest
+from proto.prefixlb.v1.admin_pb2 import (
+    AUDIT_OUTCOME_EQUAL,
+    AuditRequest,
+    Candidate,
+    ExplainRequest,
+    PickRequest,
+)
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
+from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from proto.prefixlb.v1.replica_pb2 import FlushRequest
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from proto.redis_client import open_redis
@@ -76,7 +93,7 @@ from router.cli.cluster import LocalCluster
 from router.cli.fleet_view import ReplicaView, view_fleet
 from router.cli.readiness import serves
 from tests.fake_replica import FakeReplica, Script, replicas
-from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
+from tests.live_router import LiveRouter, endless, live_router, prompt_of, request_of, until
 from tests.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.redis
@@ -168,6 +185,57 @@ async def test_a_replica_that_joins_again_is_followed_from_its_first_batch(redis
             r0.new_epoch()
 
 
+async def test_distinct_prompts_without_end_leave_the_index_at_its_bound_and_proven(
+    redis_url: str,
+) -> None:
+    r0, max_bytes = FakeReplica("r0", redis_url), 2**20
+    rng = random.Random(5)
+    hot = prompt_of(400)
+    oldest: list[list[int]] = []
+
+    def proven(router: LiveRouter) -> bool:
+        """The mirror proves the replica's tree, though it does not know all of it."""
+        mirror = router.parts.router.mirror("r0")
+        seen = (mirror.epoch, mirror.seq, mirror.count, mirror.digest)
+        return seen == (r0.epoch, r0.seq, r0.blocks.count, r0.blocks.digest)
+
+    async def check(router: LiveRouter) -> None:
+        await until(lambda: proven(router), 8.0, "the mirror is proven")
+        assert router.parts.router.index_size_bytes <= max_bytes
+        assert router.parts.router.mirror("r0").forgotten > 1000
+        status = (await router.statuses())["r0"]
+        assert (status.gaps, status.snapshots) == (0, 1)
+        assert router.member(r0).mirror.totals.mismatches == 0
+        [audited] = [each async for each in router.admin.Audit(AuditRequest())]
+        assert audited.outcome == AUDIT_OUTCOME_EQUAL, audited
+        assert audited.forgotten + audited.mirror_blocks == audited.tree_blocks
+
+    async with replicas(r0):
+        async with live_router(redis_url, index_max_bytes=max_bytes) as router:
+            await router.synced(r0)
+            await r0.store(hot)
+            for _ in range(12):
+                prompts = [[rng.getrandbits(64) for _ in range(100)] for _ in range(50)]
+                oldest += prompts[:5]
+                await r0.publish([event for each in prompts for event in r0.blocks.store(each)])
+                await until(lambda: proven(router), 8.0, "the mirror is proven")
+                answer = await router.admin.Pick(PickRequest(request=request_of(hot)))
+                assert answer.matched_tokens == 399, "what is asked for is not forgotten"
+            # Evicted from their ends, most of them when they are forgotten in whole or in part.
+            for length in (30, 70):
+                events = [event for each in oldest for event in r0.blocks.evict(each[-1], length)]
+                oldest = [each[:-length] for each in oldest]
+                await r0.publish(events)
+            assert r0.blocks.count == 100 + 12 * 50 * 100 - 60 * 100
+            await check(router)
+            assert router.parts.router.index_size_bytes > max_bytes * 0.9
+        # A router that begins with a snapshot larger than it may become.
+        async with live_router(redis_url, index_max_bytes=max_bytes) as router:
+            await router.ready()
+            await r0.publish(r0.blocks.store([rng.getrandbits(64) for _ in range(50)]))
+            await check(router)
+
+
 def load(replica: FakeReplica, **figures: int) -> None:
     for name, value in figures.items():
         setattr(replica.load, name, value)
@@ -215,12 +283,12 @@ CLIENT = """
 import asyncio, sys
 from grpc import aio
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
-from tests.live_router import request_of
+from tests.live_router import endless
 
 async def main():
     async with aio.insecure_channel(sys.argv[1]) as channel:
         stub = InferenceStub(channel)
-        calls = [stub.Generate(request_of([1, 2, 3])) for _ in range(int(sys.argv[2]))]
+        calls = [stub.Generate(endless(number)) for number in range(int(sys.argv[2]))]
         await asyncio.gather(*(call.read() for call in calls))
         await asyncio.Event().wait()
 
@@ -312,6 +380,48 @@ def candidate(cluster: LocalCluster, name: str, prompt: list[int]) -> Candidate:
     with grpc.insecure_channel(cluster.router.address) as channel:
         explained = AdminStub(channel).Explain(ExplainRequest(request=request_of(prompt)))
     return next(each for each in explained.candidates if each.replica_id == name)
+
+
+@pytest.mark.slow
+async def test_what_a_thousand_streams_held_is_free_a_second_after_they_are_given_up(
+    cluster: LocalCluster,
+) -> None:
+    """Cancelled, past their deadline, and of a client that was killed; on real replicas."""
+    address = cluster.router.address
+
+    def fleet() -> list[ReplicaView]:
+        return view_fleet(address)
+
+    def in_flight() -> int:
+        return sum(view.status.in_flight for view in fleet())
+
+    def at_rest() -> bool:
+        loads = [view.info.load for view in fleet() if view.info]
+        return in_flight() == 0 and all(
+            load.running == load.waiting == 0
+            and load.free_slots + load.evictable_slots == load.total_slots
+            for load in loads
+        )
+
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, address, "334")
+    try:
+        async with aio.insecure_channel(address) as channel:
+            stub = InferenceStub(channel)
+            await asyncio.to_thread(eventually, lambda: in_flight() == 334, 60.0)
+            cancelled = [stub.Generate(endless(400 + number)) for number in range(333)]
+            late = [stub.Generate(endless(800 + number), timeout=3.0) for number in range(333)]
+            codes = await asyncio.gather(*(call.code() for call in late))
+            assert set(codes) == {grpc.StatusCode.DEADLINE_EXCEEDED}
+            assert in_flight() >= 600, "few have ended by themselves"
+            for call in cancelled:
+                call.cancel()
+            process.kill()
+            await process.wait()
+            await asyncio.to_thread(eventually, at_rest, 1.0)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 @pytest.mark.slow

@@ -85,7 +85,9 @@ async def test_the_state_of_every_mirror_is_shown(redis_url: str) -> None:
         assert page["mirror_state{replica=r0,state=streaming}"] == 1
         assert page["mirror_state{replica=r0,state=snapshot}"] == 0
         assert page[f"mirror_blocks{of_r0}"] == 10
-        assert page[f"mirror_size_bytes{of_r0}"] > 0
+        assert page[f"mirror_forgotten_blocks{of_r0}"] == 0
+        assert page["index_size_bytes{}"] >= page[f"mirror_size_bytes{of_r0}"] > 0
+        assert page["index_max_bytes{}"] == 2**30
         assert page[f"replica_up{of_r0}"] == 1
         assert page[f"snapshots_total{of_r0}"] == 1
         assert 0 <= page[f"delta_lag_seconds{of_r0}"] < 1

@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use prost::Message;
-use radix_rs::chain::{HASH_VERSION, HashKey, extend_chain, mix, namespace_seed};
+use radix_rs::chain::{HASH_VERSION, HashKey, extend_chain, namespace_seed};
 use radix_rs::delta::{DeltaBatch, DeltaEvent, Event, Load, LoadClass, PrefillOrder, Stored};
 use radix_rs::pick::{PolicyKind, Prompt, Router, Settings};
 
@@ -130,9 +130,7 @@ fn fill(router: &Router, key: &HashKey, replica: usize) {
             .collect(),
         load: Some(load),
         count: held.len() as u64,
-        digest: held
-            .iter()
-            .fold(0, |sum, &hash| sum.wrapping_add(mix(hash))),
+        digest: held.iter().fold(0, |sum, &hash| sum.wrapping_add(hash)),
     };
     let applied = router
         .apply_snapshot(&name, &batch.encode_to_vec(), true)

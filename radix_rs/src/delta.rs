@@ -25,6 +25,48 @@ pub struct Removed {
     /// How many blocks, `last` and those before it.
     #[prost(uint32, tag = "2")]
     pub count: u32,
+    /// The first of them; 0 if `count` is 1.
+    #[prost(fixed64, tag = "3")]
+    pub first: u64,
+    /// Wrapping sum of them; 0 if `count` is 1.
+    #[prost(fixed64, tag = "4")]
+    pub digest: u64,
+}
+
+impl Removed {
+    /// A range of `count` blocks, at least one, from `first` to `last`; `sum` is theirs, wrapping.
+    pub fn new(first: u64, last: u64, count: u32, sum: u64) -> Self {
+        let (first, digest) = if count > 1 { (first, sum) } else { (0, 0) };
+        Self {
+            last,
+            count,
+            first,
+            digest,
+        }
+    }
+
+    /// The range of these blocks, in chain order; None if there are none, or 2^32.
+    pub fn of(hashes: &[u64]) -> Option<Self> {
+        let (&first, &last) = (hashes.first()?, hashes.last()?);
+        let sum = hashes
+            .iter()
+            .fold(0, |sum: u64, &hash| sum.wrapping_add(hash));
+        Some(Self::new(
+            first,
+            last,
+            u32::try_from(hashes.len()).ok()?,
+            sum,
+        ))
+    }
+
+    /// Wrapping sum of its blocks.
+    pub fn sum(&self) -> u64 {
+        if self.count == 1 {
+            self.last
+        } else {
+            self.digest
+        }
+    }
 }
 
 /// See `Cleared` in delta.proto.
@@ -169,7 +211,7 @@ pub struct DeltaBatch {
     /// Blocks in the tree after this batch.
     #[prost(uint64, tag = "7")]
     pub count: u64,
-    /// Wrapping sum of [`crate::chain::mix`] over them.
+    /// Wrapping sum of their hashes.
     #[prost(fixed64, tag = "8")]
     pub digest: u64,
 }

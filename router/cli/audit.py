@@ -8,6 +8,7 @@ import grpc
 from rich.table import Table
 
 from proto.client import CHANNEL_OPTIONS
+from proto.enum_names import short_name
 from proto.errors import from_status
 from proto.prefixlb.v1.admin_pb2 import AuditOutcome, AuditRequest, AuditResponse
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
@@ -56,14 +57,24 @@ def audit_table(audited: list[AuditResponse]) -> Table:
     """One row a replica; numbers are blocks."""
     table = console.table(
         console.stdout(),
-        *("replica", "mirror", ">seq", ">tree", ">mirrored", ">missing", ">extra", "detail"),
+        *(
+            "replica",
+            "mirror",
+            ">seq",
+            ">tree",
+            ">mirrored",
+            ">forgotten",
+            ">missing",
+            ">extra",
+            "detail",
+        ),
     )
     for each in audited:
         table.add_row(
             each.replica_id,
             outcome(each),
             *(str(n) for n in (each.seq, each.tree_blocks, each.mirror_blocks)),
-            *(str(n) for n in (each.missing, each.extra)),
+            *(str(n) for n in (each.forgotten, each.missing, each.extra)),
             each.detail or _first_hashes(each),
         )
     return table
@@ -71,12 +82,12 @@ def audit_table(audited: list[AuditResponse]) -> Table:
 
 def outcome(audited: AuditResponse) -> str:
     """ "equal", "different" or "undecided"."""
-    return AuditOutcome.Name(audited.outcome).removeprefix("AUDIT_OUTCOME_").lower()
+    return short_name(AuditOutcome, audited.outcome)
 
 
 def as_dict(audited: AuditResponse) -> dict[str, Any]:
     """For scripts; names as in admin.proto, hashes in hex."""
-    numbers = ("seq", "tree_blocks", "mirror_blocks", "missing", "extra")
+    numbers = ("seq", "tree_blocks", "mirror_blocks", "forgotten", "missing", "extra")
     return {
         "replica_id": audited.replica_id,
         "outcome": outcome(audited),

@@ -1,8 +1,11 @@
 """One process of a local cluster: started, watched and ended by its parent, logging to a file."""
 
+import ctypes
 import os
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +13,15 @@ from router.cli.signals import held_back
 
 END_GRACE_S = 30.0
 """How long a process has to finish what it has begun: as long as a router drains."""
+
+PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def die_with_parent() -> None:
+    """On Linux, end as on SIGTERM when the parent is gone, however it went."""
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Child:
@@ -33,11 +45,13 @@ class Child:
         self.log = log
         self._env = {**os.environ, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
+        self._started_s = 0.0
 
     def start(self) -> None:
         """Run it, in a session of its own: Ctrl-C reaches the parent alone, which ends children."""
         if self.running:
             raise RuntimeError(f"{self.name} is running already")
+        self._started_s = time.monotonic()
         with self.log.open("ab") as log, held_back():
             self._process = subprocess.Popen(
                 self.command,
@@ -46,6 +60,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env=self._env,
                 start_new_session=True,
+                preexec_fn=die_with_parent,
             )
 
     @property
@@ -63,6 +78,11 @@ class Child:
     def exit_code(self) -> int | None:
         """Of the last run, negative for a signal; None while it runs or was never started."""
         return self._process.poll() if self._process else None
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was last started."""
+        return time.monotonic() - self._started_s
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal if it runs: SIGKILL to crash it, SIGSTOP and SIGCONT to freeze it."""

@@ -14,6 +14,7 @@ from proto import keys
 from proto.prefixlb.v1.delta_pb2 import Lease
 from proto.redis_client import reply_timeout
 from router.backoff import pauses
+from router.discovery.lease_check import check_lease
 from router.redis_link import RedisLink
 
 log = logging.getLogger(__name__)
@@ -149,4 +150,5 @@ def _lease(name: str, data: bytes) -> Lease:
         raise ValueError(f"{len(data)} bytes that are no Lease message") from error
     if lease.replica_id != name:
         raise ValueError(f"lease of another replica: {lease.replica_id!r}")
+    check_lease(lease)
     return lease

@@ -118,17 +118,10 @@ def fill(router: Router, replica: int) -> None:
         events=events,
         load=load,
         count=len(held),
-        digest=sum(map(mix, held)) % 2**64,
+        digest=sum(held) % 2**64,
     )
     applied = router.apply_snapshot(name, batch.SerializeToString(), True)
     assert applied.outcome == "applied", applied.outcome
-
-
-def mix(block: int) -> int:
-    """As in delta.proto."""
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        block = (block ^ block >> 33) * factor % 2**64
-    return block ^ block >> 33
 
 
 def measure(rounds: int) -> list[Figure]:

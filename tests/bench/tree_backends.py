@@ -44,7 +44,8 @@ class Fused(Timed):
         self.tree = make_tree(page_size)
 
     def key(self, tokens: Tokens) -> Tokens:
-        return tokens
+        """A copy, since the reference is given one: a key just written is in the processor's cache."""
+        return tokens.copy()
 
     def admit(self, key: Tokens, length: int) -> tuple[Slots, int]:
         out = np.empty(length, dtype=np.int32)

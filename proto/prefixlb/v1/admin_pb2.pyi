@@ -84,7 +84,9 @@ class _AuditOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditOut
     DESCRIPTOR: _descriptor.EnumDescriptor
     AUDIT_OUTCOME_UNSPECIFIED: _AuditOutcome.ValueType  # 0
     AUDIT_OUTCOME_EQUAL: _AuditOutcome.ValueType  # 1
-    """Mirror and tree hold the same blocks, both as of (epoch, seq)."""
+    """Mirror and tree hold the same blocks, both as of (epoch, seq), but for those that the bound on the index made the
+    mirror forget.
+    """
     AUDIT_OUTCOME_DIFFERENT: _AuditOutcome.ValueType  # 2
     """They do not, as of the same (epoch, seq)."""
     AUDIT_OUTCOME_UNDECIDED: _AuditOutcome.ValueType  # 3
@@ -94,7 +96,9 @@ class AuditOutcome(_AuditOutcome, metaclass=_AuditOutcomeEnumTypeWrapper): ...
 
 AUDIT_OUTCOME_UNSPECIFIED: AuditOutcome.ValueType  # 0
 AUDIT_OUTCOME_EQUAL: AuditOutcome.ValueType  # 1
-"""Mirror and tree hold the same blocks, both as of (epoch, seq)."""
+"""Mirror and tree hold the same blocks, both as of (epoch, seq), but for those that the bound on the index made the
+mirror forget.
+"""
 AUDIT_OUTCOME_DIFFERENT: AuditOutcome.ValueType  # 2
 """They do not, as of the same (epoch, seq)."""
 AUDIT_OUTCOME_UNDECIDED: AuditOutcome.ValueType  # 3
@@ -411,6 +415,7 @@ class AuditResponse(_message.Message):
     MISSING_HASHES_FIELD_NUMBER: _builtins.int
     EXTRA_FIELD_NUMBER: _builtins.int
     EXTRA_HASHES_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     outcome: Global___AuditOutcome.ValueType
     detail: _builtins.str
@@ -420,9 +425,13 @@ class AuditResponse(_message.Message):
     tree_blocks: _builtins.int
     mirror_blocks: _builtins.int
     missing: _builtins.int
-    """Blocks of the tree that the mirror lacks, and the first 100 of them by hash."""
+    """Blocks of the tree that the mirror lacks, and the first 100 of them by hash. None if all of them are forgotten;
+    otherwise nobody knows which ones are.
+    """
     extra: _builtins.int
     """Blocks of the mirror that the tree does not hold, likewise."""
+    forgotten: _builtins.int
+    """Blocks of the tree that the mirror forgot because of --index-max-bytes."""
     @_builtins.property
     def missing_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -441,10 +450,11 @@ class AuditResponse(_message.Message):
         missing_hashes: _abc.Iterable[_builtins.int] | None = ...,
         extra: _builtins.int = ...,
         extra_hashes: _abc.Iterable[_builtins.int] | None = ...,
+        forgotten: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "epoch", b"epoch", "extra", b"extra", "extra_hashes", b"extra_hashes", "mirror_blocks", b"mirror_blocks", "missing", b"missing", "missing_hashes", b"missing_hashes", "outcome", b"outcome", "replica_id", b"replica_id", "seq", b"seq", "tree_blocks", b"tree_blocks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "epoch", b"epoch", "extra", b"extra", "extra_hashes", b"extra_hashes", "forgotten", b"forgotten", "mirror_blocks", b"mirror_blocks", "missing", b"missing", "missing_hashes", b"missing_hashes", "outcome", b"outcome", "replica_id", b"replica_id", "seq", b"seq", "tree_blocks", b"tree_blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

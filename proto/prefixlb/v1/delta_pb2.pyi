@@ -46,14 +46,15 @@ class DeltaBatch(_message.Message):
 
     Numbers in bytes are little-endian, unsigned arithmetic wraps. || joins bytes. H[k](m) is SipHash-1-3 (Aumasson
     and Bernstein, 2012: one round a word, three at the end) of m under the key k of 16 bytes, as 64 bits; where
-    that is 0, it is 1.
+    that is 0, it is 1. AES is that of FIPS 197.
 
 
     KEYS. All follow from the cluster's secret, which is a file's bytes without ASCII white space at either
     end (without a file: no bytes).
       key  = the first 16 bytes of SHA-256("prefixlb-hash-v1" || secret)
-      nh   = SHA-256(key || 0x00) || SHA-256(key || 0x01), read as eight words of 64 bits: nh[0] ... nh[7]
-      link = the first 16 bytes of SHA-256(key || 0x02)
+      nh   = SHA-256(key || 0x00) || SHA-256(key || 0x01) || ... || SHA-256(key || 0x0f), read as 64 words of 64 bits
+      p, q = the first two words of SHA-256(key || 0x10), and
+      aes  = its last 16 bytes
 
     NAMESPACE. h(0) of (model, extra_key, cache_salt), each in UTF-8, may be empty; len is of 32 bits:
       h(0) = H[key](len(model) || model || len(extra_key) || extra_key || len(cache_salt) || cache_salt)
@@ -62,20 +63,24 @@ class DeltaBatch(_message.Message):
     BLOCK. A prompt's token ids, of 32 bits each, are cut into blocks of `block_size`; a last block that is not whole
     has no hash. The n ids of a MediaItem count as the first n of SHAKE-256("prefixlb-media-v1" || content_hash), 4 bytes
     each, their top bit set. A block is cut into stretches of 16 tokens, the last one filled up with zeros, and a
-    stretch read as eight words w[0] ... w[7] of 64 bits (two tokens each, the first in the lower half). Then
-      N(stretch) = sum over i = 0..3 of ((w[2i] + nh[2i]) mod 2^64) * ((w[2i+1] + nh[2i+1]) mod 2^64), mod 2^128
-      h(i) = H[link](N(first stretch) || N(second) || ... || h(i-1)), N in 16 bytes, h in 8
+    stretch read as eight words w[0] ... w[7] of 64 bits (two tokens each, the first in the lower half).
+      As many blocks as have 8 stretches or fewer are a group, the first block beginning the first group. Where one
+    block has more, each 8 of its stretches are a group, and those left over, so that each block begins one.
+      A group has an anchor: the hash at the end of the group before, or h(0). Its stretches are numbered from 0, and
+      N(j, stretch j) = sum over i = 0..3 of ((w[2i] + nh[8j + 2i]) mod 2^64) * ((w[2i+1] + nh[8j + 2i+1]) mod 2^64)
+      the hash after stretch j = the first 8 bytes of AES-128 under the key aes of the 16 bytes of
+          ((anchor + p) mod 2^64) * q + N(0, stretch 0) + ... + N(j, stretch j), mod 2^128; where that is 0, it is 1
+      h(i) = the hash after the last stretch of the i-th block
     so h(i) names the i-th block and all before it, in its namespace. 0 is no hash: it means "no block before".
-    All this is hash version 2.
+    All this is hash version 3.
 
-    DIGEST of a set of blocks: the sum, mod 2^64, of mix(h) over their hashes h, where mix is MurmurHash3's
-    finaliser: x ^= x >> 33; x *= 0xff51afd7ed558ccd; x ^= x >> 33; x *= 0xc4ceb9fe1a85ec53; x ^= x >> 33.
-    The empty set has 0.
+    DIGEST of a set of blocks: the sum, mod 2^64, of their hashes. The empty set has 0.
 
 
     BATCHES. A batch is one DeltaBatch in protobuf's encoding. It says what the tree did since the batch before it, in
     order, and then proves it: after its events the tree holds `count` blocks whose digest is `digest`.
-    - The tree is a set of blocks. Storing one that is there, and removing one that is not, changes nothing.
+    - The tree is a set of blocks. Storing one that is there, and removing one that is not, changes nothing; a publisher
+      tells of changes alone all the same, for the sake of readers that forget (see there).
     - A block is stored after the block before it and removed after the blocks that follow it. The block before a
       block never changes, so a reader that knows `last` finds the others of a Removed. What it does with
       events that break this rule is its own affair: count and digest tell whether it mattered.
@@ -105,6 +110,12 @@ class DeltaBatch(_message.Message):
     compares count and digest with the last one's, and goes on with the batches of seq + 1 and later, which it kept
     meanwhile. The last chunk's load replaces what is known. A chunk has at most 16 MiB. seq 0 is a tree whose first
     batch is still to come.
+
+    FORGETTING. A reader whose memory is bounded may forget blocks, those first that no block it knows follows, and go on
+    proving the rest: it keeps count and digest of what it knows of the replica and of what it forgot, whose sums
+    are the replica's. Blocks stored after one it does not know are as good as forgotten. Of a Removed, what it
+    knows are the replica's blocks from `first` on, if it knows that one; the others of the range were forgotten, and
+    `count` and `digest` less those known are theirs. So it takes no more snapshots than one that forgets nothing.
 
     VERSIONS. Fields and kinds of event that are unknown are passed over; if such an event changed the tree, count and
     digest tell. Another way to hash is another `hash_version`: readers refuse its replicas, by lease and
@@ -244,17 +255,26 @@ class Removed(_message.Message):
 
     LAST_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     last: _builtins.int
     count: _builtins.int
+    first: _builtins.int
+    """The range's first block, and the digest of the range. Left out where `count` is 1: they follow from `last`.
+    A publisher that leaves them out elsewhere costs readers that forgot a part of the range a snapshot.
+    """
+    digest: _builtins.int
     def __init__(
         self,
         *,
         last: _builtins.int = ...,
         count: _builtins.int = ...,
+        first: _builtins.int = ...,
+        digest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "last", b"last"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "digest", b"digest", "first", b"first", "last", b"last"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ use super::run::{Run, RunId};
 use super::span::Span;
 use super::{Index, ReplicaId, Tally};
 use crate::chain::NO_PARENT;
+use crate::delta::Removed;
 
 /// Where a replica last stored and last removed: where it goes on, mostly.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,12 +20,17 @@ impl Index {
     ///
     /// Hashes must not be [`NO_PARENT`].
     pub fn store(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> u64 {
+        self.clock = self.clock.wrapping_add(1);
         let before = self.tally(replica).count;
         let stored = self.recent[replica as usize].stored;
         let mut parent_at = match parent {
             NO_PARENT => None,
             parent => self.find_end(replica, stored, parent),
         };
+        if parent != NO_PARENT && self.follows_forgotten(replica, parent_at) {
+            self.forgotten[replica as usize].add(Tally::of(std::iter::once(hashes)));
+            return hashes.len() as u64;
+        }
         let (mut parent, mut rest) = (parent, hashes);
         while let Some(&first) = rest.first() {
             let (at, len) = match self.find_next(parent_at, first) {
@@ -35,19 +41,27 @@ impl Index {
             parent_at = Some(at);
             parent = rest[len - 1];
             rest = &rest[len..];
+            self.runs[at.run].touch(self.clock);
         }
-        self.tally(replica).count - before
+        let stored = self.tally(replica).count - before;
+        self.forget_excess();
+        stored
     }
 
-    /// The replica no longer holds `last` and the `count - 1` blocks before it. Returns how many it held.
-    pub fn remove(&mut self, replica: ReplicaId, last: u64, count: u32) -> u64 {
+    /// The replica no longer holds `removed.last` and the `count - 1` blocks before it. Returns how many it held.
+    pub fn remove(&mut self, replica: ReplicaId, removed: &Removed) -> u64 {
         let before = self.tally(replica).count;
-        let mut left = count as usize;
-        let recent = self.recent[replica as usize].removed;
-        let mut next = match (left, last) {
-            (0, _) | (_, NO_PARENT) => None,
-            _ => self.find_end(replica, recent, last),
-        };
+        let (mut next, mut left) = (None, removed.count as usize);
+        if left > 0 && removed.last != NO_PARENT {
+            let recent = self.recent[replica as usize].removed;
+            next = self.find_end(replica, recent, removed.last);
+            if self.follows_forgotten(replica, next) {
+                (next, left) = match self.remove_forgotten(replica, removed) {
+                    Some((end, count)) => (Some(end), count),
+                    None => (None, 0),
+                };
+            }
+        }
         let mut touched = std::mem::take(&mut self.touched);
         while left > 0
             && let Some(At { run, offset }) = next
@@ -64,14 +78,17 @@ impl Index {
         // Only now: settling forgets blocks nobody holds, and with them the way up.
         self.settle_all(&mut touched);
         self.touched = touched;
+        self.forget_excess(); // what was cut takes more than it did
         before - self.tally(replica).count
     }
 
     /// The replica holds nothing. Returns how many blocks it held. Looks at every run.
     pub fn clear(&mut self, replica: ReplicaId) -> u64 {
-        let held = std::mem::take(&mut self.tallies[replica as usize]).count;
-        if held == 0 {
-            return 0;
+        let held = self.tally(replica).count;
+        self.forgotten[replica as usize] = Tally::default();
+        let known = std::mem::take(&mut self.known[replica as usize]);
+        if known.count == 0 {
+            return held;
         }
         let mut touched = std::mem::take(&mut self.touched);
         for (id, run) in self.runs.iter_mut() {
@@ -83,6 +100,7 @@ impl Index {
         }
         self.settle_all(&mut touched);
         self.touched = touched;
+        self.forget_excess();
         held
     }
 
@@ -162,7 +180,7 @@ impl Index {
         };
         if to > new {
             let Run { span, holders, .. } = &mut self.runs[run];
-            self.tallies[replica as usize].add(Tally::of(span.pieces(new, to)));
+            self.known[replica as usize].add(Tally::of(span.pieces(new, to)));
             holders.set_depth(replica, to, span.len);
         }
         self.settle(run);
@@ -190,8 +208,9 @@ impl Index {
         let is_end = from > 0 && to == span.len && *children == 0;
         let usual = is_end && holders.partial.is_empty() && holders.whole.is_exactly(replica);
         if usual {
-            self.tallies[replica as usize].subtract(Tally::of(span.pieces(from, to)));
+            self.known[replica as usize].subtract(Tally::of(span.pieces(from, to)));
             self.blocks.truncate(span, from);
+            self.count_bytes(run);
         }
         usual
     }
@@ -209,7 +228,7 @@ impl Index {
             (run, depth)
         };
         let Run { span, holders, .. } = &mut self.runs[run];
-        self.tallies[replica as usize].subtract(Tally::of(span.pieces(from, to)));
+        self.known[replica as usize].subtract(Tally::of(span.pieces(from, to)));
         holders.set_depth(replica, from, span.len);
         run
     }
@@ -233,10 +252,11 @@ impl Index {
         let span = &mut self.runs[run].span;
         let is_new = span.len == 0;
         self.blocks.append(span, run, hashes);
-        self.tallies[replica as usize].add(Tally::of(std::iter::once(hashes)));
+        self.known[replica as usize].add(Tally::of(std::iter::once(hashes)));
         if is_new {
             self.starts.add(hashes[0], run);
         }
+        self.count_bytes(run);
         (self.last_of(run), len)
     }
 
@@ -246,7 +266,7 @@ impl Index {
         let Some(At { run: id, offset }) = parent_at else {
             let orphan = parent != NO_PARENT;
             self.orphans += usize::from(orphan);
-            return self.runs.add(Run {
+            return self.add_run(Run {
                 holders: Holders::of(replica),
                 orphan,
                 ..Run::default()
@@ -263,12 +283,20 @@ impl Index {
         } else {
             id
         };
-        let child = self.runs.add(Run {
+        let child = self.add_run(Run {
             span: Span::at(self.runs[above].span.end()),
             holders: Holders::of(replica),
             ..Run::default()
         });
         self.link(above, child);
         child
+    }
+
+    /// A run that ends a branch.
+    fn add_run(&mut self, run: Run) -> RunId {
+        let id = self.runs.add(run);
+        self.runs[id].touch(self.clock);
+        self.queue.push(&mut self.runs, id, self.clock);
+        id
     }
 }

@@ -4,53 +4,69 @@ use std::ops::{Index, IndexMut};
 
 use super::run::{Run, RunId};
 
-/// Slots of freed runs are used again.
+/// Runs in a segment; in tests so few that small trees have many.
+const SEGMENT: usize = if cfg!(test) { 4 } else { 512 };
+
+/// Grows by segments, so that no run is ever moved and growing never takes long. Slots of freed runs are used
+/// again.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
-    runs: Vec<Run>,
+    segments: Vec<Box<[Run]>>,
     free: Vec<RunId>,
+    len: usize,
 }
 
 impl Arena {
     pub fn add(&mut self, run: Run) -> RunId {
-        if let Some(id) = self.free.pop() {
-            self.runs[id as usize] = run;
-            return id;
+        if self.free.is_empty() {
+            self.grow();
         }
-        self.runs.push(run);
-        (self.runs.len() - 1) as RunId
+        self.len += 1;
+        let id = self.free.pop().unwrap_or_default();
+        self[id] = run;
+        id
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let from = self.segments.len() * SEGMENT;
+        let segment = (0..SEGMENT).map(|_| Run::default()).collect();
+        self.segments.push(segment);
+        self.free
+            .extend((from..from + SEGMENT).rev().map(|id| id as RunId));
     }
 
     pub fn take(&mut self, id: RunId) -> Run {
         self.free.push(id);
-        std::mem::take(&mut self.runs[id as usize])
+        self.len -= 1;
+        std::mem::take(&mut self[id])
     }
 
     /// The run of a number, if it lives.
     pub fn get(&self, id: RunId) -> Option<&Run> {
-        self.runs.get(id as usize).filter(|run| run.is_alive())
+        let segment = self.segments.get(id as usize / SEGMENT)?;
+        Some(&segment[id as usize % SEGMENT]).filter(|run| run.is_alive())
     }
 
     pub fn len(&self) -> usize {
-        self.runs.len() - self.free.len()
+        self.len
     }
 
     /// The living runs.
     pub fn iter(&self) -> impl Iterator<Item = (RunId, &Run)> {
-        (0..).zip(&self.runs).filter(|(_, run)| run.is_alive())
+        let runs = self.segments.iter().flatten();
+        (0..).zip(runs).filter(|(_, run)| run.is_alive())
     }
 
     /// The living runs, to change.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (RunId, &mut Run)> {
-        let runs = (0..).zip(&mut self.runs);
-        runs.filter(|(_, run)| run.is_alive())
+        let runs = self.segments.iter_mut().flatten();
+        (0..).zip(runs).filter(|(_, run)| run.is_alive())
     }
 
-    /// Bytes of the slots and of what the living runs point to, chunks apart.
+    /// Bytes of all slots.
     pub fn size_bytes(&self) -> usize {
-        let beyond = |(_, run): (_, &Run)| run.span.list_bytes() + run.holders.size_bytes();
-        let beyond: usize = self.iter().map(beyond).sum();
-        self.runs.capacity() * size_of::<Run>() + beyond
+        self.segments.len() * SEGMENT * size_of::<Run>() + self.free.capacity() * size_of::<RunId>()
     }
 }
 
@@ -58,12 +74,12 @@ impl Index<RunId> for Arena {
     type Output = Run;
 
     fn index(&self, id: RunId) -> &Run {
-        &self.runs[id as usize]
+        &self.segments[id as usize / SEGMENT][id as usize % SEGMENT]
     }
 }
 
 impl IndexMut<RunId> for Arena {
     fn index_mut(&mut self, id: RunId) -> &mut Run {
-        &mut self.runs[id as usize]
+        &mut self.segments[id as usize / SEGMENT][id as usize % SEGMENT]
     }
 }

@@ -1,6 +1,6 @@
 //! Everything that must hold, computed anew.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::run::RunId;
 use super::{Index, ReplicaId, Tally};
@@ -14,6 +14,7 @@ impl Index {
         self.check_blocks()?;
         self.check_links()?;
         self.check_form()?;
+        self.check_queue()?;
         self.check_tallies()
     }
 
@@ -55,7 +56,7 @@ impl Index {
     }
 
     fn check_links(&self) -> Result<(), String> {
-        let mut children: HashMap<RunId, (u32, RunId)> = HashMap::new();
+        let mut children: HashMap<RunId, BTreeSet<RunId>> = HashMap::new();
         let mut orphans = 0;
         for (id, run) in self.runs.iter() {
             orphans += usize::from(run.orphan);
@@ -63,18 +64,16 @@ impl Index {
                 if self.runs.get(parent).is_none() || run.orphan {
                     return Err(format!("run {id}: its parent {parent} is none"));
                 }
-                let of = children.entry(parent).or_default();
-                of.0 += 1;
-                of.1 ^= id;
+                children.entry(parent).or_default().insert(id);
             }
         }
         if orphans != self.orphans {
             return Err(format!("{orphans} orphans, {} counted", self.orphans));
         }
         for (id, run) in self.runs.iter() {
-            let found = children.get(&id).copied().unwrap_or_default();
-            let kept = (run.children, run.child_xor);
-            if kept != found {
+            let found = children.remove(&id).unwrap_or_default();
+            let kept: BTreeSet<_> = self.children(id).collect();
+            if kept != found || kept.len() != run.children as usize {
                 return Err(format!("run {id}: children {kept:?}, found {found:?}"));
             }
         }
@@ -93,8 +92,28 @@ impl Index {
         Ok(())
     }
 
+    fn check_queue(&self) -> Result<(), String> {
+        let mut bytes = 0;
+        for (id, run) in self.runs.iter() {
+            bytes += run.heap_bytes();
+            if run.children == 0 && run.place.is_none() {
+                return Err(format!("run {id} ends a branch and is not queued"));
+            }
+        }
+        if bytes != self.run_heap_bytes {
+            let counted = self.run_heap_bytes;
+            return Err(format!("runs take {bytes} bytes, {counted} counted"));
+        }
+        let queued = self.runs.iter().filter(|(_, run)| run.place.is_some());
+        let (queued, listed) = (queued.count(), self.queue.len(&self.runs));
+        if queued != listed {
+            return Err(format!("{queued} runs are queued, {listed} listed"));
+        }
+        Ok(())
+    }
+
     fn check_tallies(&self) -> Result<(), String> {
-        for (replica, &kept) in self.tallies.iter().enumerate() {
+        for (replica, &kept) in self.known.iter().enumerate() {
             let found = Tally::of(std::iter::once(&self.blocks(replica as ReplicaId)[..]));
             if kept != found {
                 return Err(format!("replica {replica}: {kept:?}, found {found:?}"));

@@ -119,11 +119,11 @@ impl Holders {
         self.partial.sort_unstable();
     }
 
-    /// The run now has the first `len` of its blocks, and nobody held more.
+    /// The run now has only the first `len` of its blocks.
     pub fn truncate(&mut self, len: usize) {
         let whole = &mut self.whole;
         self.partial.retain(|&(replica, depth)| {
-            let all = depth as usize == len;
+            let all = depth as usize >= len;
             if all {
                 whole.insert(replica);
             }

@@ -62,6 +62,8 @@ pub(crate) struct Locator {
     /// The largest power of two that is not above the number of buckets, minus 1.
     mask: usize,
     entries: usize,
+    /// Entries that the buckets have room for.
+    room: usize,
     /// Next bucket to tidy.
     cursor: usize,
 }
@@ -72,6 +74,7 @@ impl Default for Locator {
             buckets: vec![Vec::new()],
             mask: 0,
             entries: 0,
+            room: 0,
             cursor: 0,
         }
     }
@@ -107,9 +110,11 @@ impl Locator {
     fn push_full(&mut self, number: usize, entry: Entry, generations: &[Generation]) {
         self.compact(number, generations);
         let bucket = &mut self.buckets[number];
+        self.room -= bucket.capacity();
         // With less room, each entry would be looked at more often; with more, memory would lie idle.
         bucket.reserve_exact((bucket.len() * 3 / 4).max(ROOM));
         bucket.push(entry);
+        self.room += bucket.capacity();
     }
 
     fn compact(&mut self, number: usize, generations: &[Generation]) {
@@ -147,6 +152,7 @@ impl Locator {
         }
         bucket.truncate(kept);
         go.truncate(gone);
+        self.room += go.capacity();
         self.buckets.push(go);
     }
 
@@ -156,7 +162,10 @@ impl Locator {
             return;
         };
         let number = self.buckets.len() & self.mask;
-        self.buckets[number].append(&mut last);
+        let bucket = &mut self.buckets[number];
+        self.room -= last.capacity() + bucket.capacity();
+        bucket.append(&mut last);
+        self.room += bucket.capacity();
         if self.buckets.len() == self.mask + 1 {
             self.mask >>= 1;
         }
@@ -179,7 +188,9 @@ impl Locator {
             let number = self.cursor;
             self.compact(number, generations);
             let bucket = &mut self.buckets[number];
+            self.room -= bucket.capacity();
             bucket.shrink_to(bucket.len() * 5 / 4);
+            self.room += bucket.capacity();
         }
     }
 
@@ -199,7 +210,6 @@ impl Locator {
     }
 
     pub fn size_bytes(&self) -> usize {
-        let entries: usize = self.buckets.iter().map(Vec::capacity).sum();
-        entries * size_of::<Entry>() + self.buckets.capacity() * size_of::<Vec<Entry>>()
+        self.room * size_of::<Entry>() + self.buckets.capacity() * size_of::<Vec<Entry>>()
     }
 }

@@ -20,9 +20,10 @@
 //! to a run: from its first block (`starts`), which is all that a walk and most stores need, and from any block
 //! (`locator`, in `blocks` with the chunks), which a branch and a removal need once for many blocks. Storing
 //! and removing a block touch no table at random, which would cost more than the rest together: a block is
-//! copied, mixed into the digest and noted at the end of a bucket.
+//! copied, added to the digest and noted at the end of a bucket.
 //!
-//! `apply` changes what a replica holds; `shape` cuts and joins runs; `walk` reads; `check` proves.
+//! `apply` changes what a replica holds; `shape` cuts and joins runs; `bound` forgets, in the order of a `queue`;
+//! `walk` reads; `check` proves.
 //!
 //! One index serves all models: chains of different namespaces share no hash.
 #![expect(
@@ -33,11 +34,15 @@
 mod apply;
 mod arena;
 mod blocks;
+mod bound;
+#[cfg(test)]
+mod bound_tests;
 mod check;
 mod chunk;
 mod holders;
 mod locator;
 mod position;
+mod queue;
 mod replica_set;
 mod run;
 mod shape;
@@ -47,8 +52,6 @@ mod starts;
 mod tests;
 mod walk;
 
-use crate::chain::mix;
-
 pub use position::{Outcome, Position};
 pub use replica_set::{ReplicaId, ReplicaSet};
 pub use walk::Matches;
@@ -57,26 +60,24 @@ pub(crate) use walk::{bisect, common};
 use apply::Recent;
 use arena::Arena;
 use blocks::{At, Blocks};
-use run::RunId;
+use queue::Queue;
+use run::{RunId, Tick};
 use starts::Starts;
 
-/// How many blocks a replica holds, and the wrapping sum of [`mix`] over them.
+/// How many blocks a replica holds, and the wrapping sum of their hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Blocks.
     pub count: u64,
-    /// Wrapping sum of [`mix`] over them.
+    /// Wrapping sum of their hashes.
     pub digest: u64,
 }
 
 impl Tally {
     fn of<'a>(pieces: impl Iterator<Item = &'a [u64]>) -> Self {
-        pieces.fold(Self::default(), |sum, hashes| {
-            let mixed = hashes.iter().map(|&hash| mix(hash));
-            Self {
-                count: sum.count + hashes.len() as u64,
-                digest: mixed.fold(sum.digest, u64::wrapping_add),
-            }
+        pieces.fold(Self::default(), |sum, hashes| Self {
+            count: sum.count + hashes.len() as u64,
+            digest: hashes.iter().copied().fold(sum.digest, u64::wrapping_add),
         })
     }
 
@@ -92,20 +93,49 @@ impl Tally {
 }
 
 /// The blocks of all replicas.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Index {
     runs: Arena,
     starts: Starts,
     blocks: Blocks,
-    /// By replica; removed ones are zero and in `free`.
-    tallies: Vec<Tally>,
+    /// Of the blocks that are here, by replica; removed ones are zero and in `free`.
+    known: Vec<Tally>,
+    /// Of those that the bound made it forget, by replica.
+    forgotten: Vec<Tally>,
     /// By replica.
     recent: Vec<Recent>,
     free: Vec<ReplicaId>,
+    /// Which runs go first.
+    queue: Queue,
+    clock: Tick,
+    max_bytes: usize,
+    /// Of all runs, see [`Run::heap_bytes`](run::Run::heap_bytes).
+    run_heap_bytes: usize,
     /// Runs whose parent is not known, though they have one.
     orphans: usize,
     /// Runs that a removal touched, kept to spare the allocation.
     touched: Vec<RunId>,
+}
+
+impl Default for Index {
+    /// Empty and without a bound.
+    fn default() -> Self {
+        Self {
+            runs: Arena::default(),
+            starts: Starts::default(),
+            blocks: Blocks::default(),
+            known: Vec::new(),
+            forgotten: Vec::new(),
+            recent: Vec::new(),
+            free: Vec::new(),
+            queue: Queue::default(),
+            clock: 0,
+            max_bytes: usize::MAX,
+            run_heap_bytes: 0,
+            orphans: 0,
+            touched: Vec::new(),
+        }
+    }
 }
 
 impl Index {
@@ -114,9 +144,10 @@ impl Index {
         if let Some(replica) = self.free.pop() {
             return replica;
         }
-        self.tallies.push(Tally::default());
+        self.known.push(Tally::default());
+        self.forgotten.push(Tally::default());
         self.recent.push(Recent::default());
-        (self.tallies.len() - 1) as ReplicaId
+        (self.known.len() - 1) as ReplicaId
     }
 
     /// Forgets a replica; its number may be given out again.
@@ -125,12 +156,19 @@ impl Index {
         self.free.push(replica);
     }
 
-    /// What the replica holds, in two numbers.
+    /// What the replica holds, in two numbers, with what was forgotten of it.
     pub fn tally(&self, replica: ReplicaId) -> Tally {
-        self.tallies[replica as usize]
+        let mut tally = self.known[replica as usize];
+        tally.add(self.forgotten[replica as usize]);
+        tally
     }
 
-    /// Whether the replica holds this block.
+    /// What the replica holds and the bound made the index forget.
+    pub fn forgotten(&self, replica: ReplicaId) -> Tally {
+        self.forgotten[replica as usize]
+    }
+
+    /// Whether the replica is known to hold this block.
     pub fn holds(&self, replica: ReplicaId, hash: u64) -> bool {
         let held = |at| self.is_held(replica, at);
         self.blocks.find(&self.runs, hash, held).is_some()
@@ -145,7 +183,7 @@ impl Index {
         self.blocks.find(&self.runs, hash, |_| true)
     }
 
-    /// The hashes a replica holds, in no order. Looks at every run.
+    /// The hashes a replica is known to hold, in no order. Looks at every run.
     pub fn blocks(&self, replica: ReplicaId) -> Vec<u64> {
         self.runs
             .iter()
@@ -166,15 +204,16 @@ impl Index {
         self.blocks.len()
     }
 
-    /// Bytes the whole index takes. Looks at every run.
+    /// Bytes the whole index takes.
     pub fn size_bytes(&self) -> usize {
-        self.blocks.size_bytes() + self.runs.size_bytes() + self.starts.size_bytes()
+        let runs = self.runs.size_bytes() + self.run_heap_bytes;
+        runs + self.blocks.size_bytes() + self.starts.size_bytes()
     }
 
     /// A replica's share of [`Self::size_bytes`], by its blocks.
     pub fn mirror_size_bytes(&self, replica: ReplicaId) -> u64 {
-        let all: u64 = self.tallies.iter().map(|tally| tally.count).sum();
-        let own = u128::from(self.tally(replica).count);
+        let all: u64 = self.known.iter().map(|tally| tally.count).sum();
+        let own = u128::from(self.known[replica as usize].count);
         let share = self.size_bytes() as u128 * own / u128::from(all.max(1));
         u64::try_from(share).unwrap_or(u64::MAX)
     }

@@ -1,10 +1,16 @@
 //! One edge of the tree: a run of blocks in chain order, who holds how much of it, and where it hangs.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::holders::Holders;
+use super::queue::Place;
 use super::span::Span;
 
 /// A run's number in the arena. A cut leaves it to the rest, a join to the child.
 pub(crate) type RunId = u32;
+
+/// When something was used: counted in stores, wraps around.
+pub(crate) type Tick = u32;
 
 /// A run of blocks without a branch inside.
 #[derive(Debug, Default)]
@@ -18,8 +24,17 @@ pub(crate) struct Run {
     pub orphan: bool,
     /// Runs whose parent this is.
     pub children: u32,
-    /// Exclusive or of their numbers: names the only child when there is one.
-    pub child_xor: RunId,
+    /// One of them; it leads to the others.
+    pub first_child: Option<RunId>,
+    /// Its neighbours among its parent's children.
+    pub before: Option<RunId>,
+    pub after: Option<RunId>,
+    /// When it, or a run that followed it, was last stored or matched.
+    pub used: AtomicU32,
+    /// Where it stands among the runs that may be forgotten, if it does.
+    pub place: Option<Place>,
+    /// Of its bytes beyond its own size, those that the index has counted.
+    pub counted_bytes: usize,
 }
 
 impl Run {
@@ -29,5 +44,21 @@ impl Run {
 
     pub fn is_alive(&self) -> bool {
         self.span.len > 0
+    }
+
+    pub fn last_used(&self) -> Tick {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it is used now. Readers do so, too: one that comes late loses nothing but a little order.
+    pub fn touch(&self, now: Tick) {
+        if self.last_used() != now {
+            self.used.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes beyond its own size, chunks apart.
+    pub fn heap_bytes(&self) -> usize {
+        self.span.list_bytes() + self.holders.size_bytes()
     }
 }

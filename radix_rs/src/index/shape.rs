@@ -6,9 +6,40 @@ use super::run::{Run, RunId};
 impl Index {
     /// Hangs `child`, which has no parent, below `parent`.
     pub(super) fn link(&mut self, parent: RunId, child: RunId) {
-        self.runs[child].parent = Some(parent);
-        self.runs[parent].children += 1;
-        self.runs[parent].child_xor ^= child;
+        let above = &mut self.runs[parent];
+        above.children += 1;
+        let sibling = above.first_child.replace(child);
+        let below = &mut self.runs[child];
+        below.parent = Some(parent);
+        below.after = sibling;
+        if let Some(sibling) = sibling {
+            self.runs[sibling].before = Some(child);
+        }
+    }
+
+    /// The children of a run.
+    pub(super) fn children(&self, id: RunId) -> impl Iterator<Item = RunId> + '_ {
+        std::iter::successors(self.runs[id].first_child, |&child| self.runs[child].after)
+    }
+
+    /// Lets `new` take the place of `old`, a child of `parent` with these neighbours.
+    fn replace_child(&mut self, old: RunId, new: RunId) {
+        let Run {
+            parent,
+            before,
+            after,
+            ..
+        } = self.runs[old];
+        match (before, parent) {
+            (Some(sibling), _) => self.runs[sibling].after = Some(new),
+            (None, Some(parent)) => self.runs[parent].first_child = Some(new),
+            (None, None) => {}
+        }
+        if let Some(sibling) = after {
+            self.runs[sibling].before = Some(new);
+        }
+        let run = &mut self.runs[new];
+        (run.parent, run.before, run.after) = (parent, before, after);
     }
 
     /// Cuts a run strictly inside. Returns the front, a new run; the rest keeps its number.
@@ -16,37 +47,39 @@ impl Index {
         let front = self.runs.add(Run::default());
         let run = &mut self.runs[id];
         let first = run.span.first();
+        let used = run.last_used();
         let head = Run {
             span: self.blocks.split_front(&mut run.span, at, id, front),
             holders: run.holders.split_front(at),
-            parent: run.parent.replace(front),
             orphan: std::mem::take(&mut run.orphan),
             children: 1,
-            child_xor: id,
+            first_child: Some(id),
+            ..Run::default()
         };
+        head.touch(used);
         let rest_first = run.span.first();
-        if let Some(parent) = head.parent {
-            self.runs[parent].child_xor ^= id ^ front;
-        }
         self.runs[front] = head;
+        self.replace_child(id, front);
+        let run = &mut self.runs[id];
+        (run.parent, run.before, run.after) = (Some(front), None, None);
         self.starts.pass(first, id, front);
         self.starts.add(rest_first, id);
+        self.count_bytes(front);
+        self.count_bytes(id);
         front
     }
 
     /// Joins a run with its only child, whose holders all hold the whole of it. The child's number remains.
     fn join(&mut self, parent: RunId, child: RunId) {
-        let front = self.runs.take(parent);
+        self.replace_child(parent, child);
+        let front = self.take_run(parent);
         let run = &mut self.runs[child];
         self.starts.remove(run.span.first(), child);
         self.starts.pass(front.span.first(), parent, child);
         run.holders.join_front(front.holders, front.span.len);
-        run.parent = front.parent;
         run.orphan = front.orphan;
         self.blocks.join_front(front.span, &mut run.span, child);
-        if let Some(above) = front.parent {
-            self.runs[above].child_xor ^= parent ^ child;
-        }
+        self.count_bytes(child);
     }
 
     /// The only child of a run, if it can be joined.
@@ -55,7 +88,7 @@ impl Index {
         if run.children != 1 {
             return None;
         }
-        let child = run.child_xor;
+        let child = run.first_child?;
         let holders = &self.runs[child].holders;
         holders.are_within(&run.holders.whole).then_some(child)
     }
@@ -86,18 +119,47 @@ impl Index {
             self.join(id, child);
             id = child;
         }
+        self.count_bytes(id);
     }
 
     /// Forgets a run without children; its parent.
-    fn take(&mut self, id: RunId) -> Option<RunId> {
-        let mut run = self.runs.take(id);
+    pub(super) fn take(&mut self, id: RunId) -> Option<RunId> {
+        let Run {
+            parent,
+            before,
+            after,
+            ..
+        } = self.runs[id];
+        let mut run = self.take_run(id);
         self.starts.remove(run.span.first(), id);
         self.blocks.truncate(&mut run.span, 0);
         self.orphans -= usize::from(run.orphan);
-        let parent = run.parent?;
+        if let Some(sibling) = after {
+            self.runs[sibling].before = before;
+        }
+        let parent = parent?;
+        match before {
+            Some(sibling) => self.runs[sibling].after = after,
+            None => self.runs[parent].first_child = after,
+        }
         self.runs[parent].children -= 1;
-        self.runs[parent].child_xor ^= id;
+        self.ends_branch(parent, run.last_used());
         Some(parent)
+    }
+
+    fn take_run(&mut self, id: RunId) -> Run {
+        self.queue.remove(&mut self.runs, id);
+        let run = self.runs.take(id);
+        self.run_heap_bytes -= run.counted_bytes;
+        run
+    }
+
+    /// Counts what a run takes beyond its own size, after it has changed.
+    pub(super) fn count_bytes(&mut self, id: RunId) {
+        let run = &mut self.runs[id];
+        let bytes = run.heap_bytes();
+        self.run_heap_bytes = self.run_heap_bytes - run.counted_bytes + bytes;
+        run.counted_bytes = bytes;
     }
 
     /// Hangs a run whose parent was not known below `parent`, unless that one descends from it.

@@ -5,35 +5,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::{Index, Matches, ReplicaId, ReplicaSet};
-use crate::chain::{NO_PARENT, mix};
+use crate::chain::NO_PARENT;
+use crate::delta::Removed;
 
 const REPLICAS: usize = 4;
 
 /// A forest of blocks: each one's parent is an earlier block or none.
 #[derive(Clone, Debug)]
-struct Forest {
-    parents: Vec<Option<usize>>,
+pub(super) struct Forest {
+    pub parents: Vec<Option<usize>>,
 }
 
 impl Forest {
-    fn hash(block: usize) -> u64 {
+    pub fn hash(block: usize) -> u64 {
         mix(block as u64 + 1)
     }
 
     /// Blocks from the start of the prompt to `block`.
-    fn path(&self, block: usize) -> Vec<usize> {
+    pub fn path(&self, block: usize) -> Vec<usize> {
         let mut path: Vec<_> = std::iter::successors(Some(block), |&b| self.parents[b]).collect();
         path.reverse();
         path
     }
 
-    fn chain(&self, block: usize) -> Vec<u64> {
+    pub fn chain(&self, block: usize) -> Vec<u64> {
         self.path(block).into_iter().map(Self::hash).collect()
     }
 }
 
 /// Long stretches without a branch, with branches now and then.
-fn forest() -> impl Strategy<Value = Forest> {
+pub(super) fn forest() -> impl Strategy<Value = Forest> {
     prop::collection::vec((0..8u32, any::<prop::sample::Index>()), 1..48).prop_map(|choices| {
         let parents = choices.iter().enumerate().map(|(block, (kind, pick))| {
             if block == 0 || *kind == 0 {
@@ -124,10 +125,9 @@ impl Pair {
             .iter()
             .filter(|&b| self.held[replica].remove(b))
             .count();
-        let last = Forest::hash(path[path.len() - 1]);
-        let removed = self
-            .index
-            .remove(self.ids[replica], last, u32::try_from(count).unwrap());
+        let hashes: Vec<u64> = path[from..].iter().map(|&b| Forest::hash(b)).collect();
+        let range = Removed::of(&hashes).unwrap_or_default();
+        let removed = self.index.remove(self.ids[replica], &range);
         assert_eq!(removed, gone as u64);
     }
 
@@ -290,7 +290,7 @@ proptest! {
         for (replica, store, parent, hashes, count) in events {
             match (replica, store) {
                 (0, true) => _ = index.store(ids[0], parent, &hashes),
-                (0, false) => _ = index.remove(ids[0], parent, count),
+                (0, false) => _ = index.remove(ids[0], &range(parent, count)),
                 (_, true) if depths[replica] == 0 => {
                     let depth = usize::try_from(parent).unwrap().min(prompt.len());
                     index.store(ids[replica], NO_PARENT, &prompt[..depth]);
@@ -298,7 +298,7 @@ proptest! {
                 }
                 (_, false) if depths[replica] > 0 => {
                     depths[replica] -= 1;
-                    prop_assert_eq!(index.remove(ids[replica], prompt[depths[replica]], 1), 1);
+                    prop_assert_eq!(index.remove(ids[replica], &range(prompt[depths[replica]], 1)), 1);
                 }
                 _ => {}
             }
@@ -317,7 +317,24 @@ proptest! {
     }
 }
 
-fn chain(seed: u64, len: u64) -> Vec<u64> {
+/// Spreads small numbers over 64 bits: the finaliser of `MurmurHash3`.
+fn mix(number: u64) -> u64 {
+    let mut x = number;
+    x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    x ^ (x >> 33)
+}
+
+/// As a publisher says it that knows no first block.
+fn range(last: u64, count: u32) -> Removed {
+    Removed {
+        last,
+        count,
+        ..Removed::default()
+    }
+}
+
+pub(super) fn chain(seed: u64, len: u64) -> Vec<u64> {
     (0..len).map(|i| mix(seed << 32 | (i + 1))).collect()
 }
 
@@ -342,8 +359,8 @@ fn one_replicas_eviction_leaves_the_others_match() {
     let prefix = chain(1, 8);
     index.store(a, NO_PARENT, &prefix);
     index.store(b, NO_PARENT, &prefix);
-    assert_eq!(index.remove(a, prefix[7], 8), 8);
-    assert_eq!(index.remove(a, prefix[7], 8), 0);
+    assert_eq!(index.remove(a, &range(prefix[7], 8)), 8);
+    assert_eq!(index.remove(a, &range(prefix[7], 8)), 0);
     assert_eq!((index.tally(a).count, index.tally(b).count), (0, 8));
     assert!(index.holds(b, prefix[7]) && !index.holds(a, prefix[0]));
     index.check().unwrap();
@@ -355,8 +372,8 @@ fn a_block_stored_twice_goes_with_one_removal() {
     let a = index.add_replica();
     index.store(a, NO_PARENT, &[5]);
     assert_eq!(index.store(a, NO_PARENT, &[5]), 0);
-    assert_eq!(index.remove(a, 5, 1), 1);
-    assert_eq!(index.remove(a, 5, 1), 0);
+    assert_eq!(index.remove(a, &range(5, 1)), 1);
+    assert_eq!(index.remove(a, &range(5, 1)), 0);
     assert_eq!(index.tally(a), super::Tally::default());
 }
 
@@ -371,7 +388,7 @@ fn runs_that_a_branch_had_cut_are_joined_when_it_goes() {
     let branch = chain(2, 4);
     index.store(b, trunk[5], &branch);
     assert_eq!(index.num_runs(), 3);
-    index.remove(b, branch[3], 4);
+    index.remove(b, &range(branch[3], 4));
     assert_eq!(index.num_runs(), 1);
     index.check().unwrap();
 }
@@ -386,7 +403,7 @@ fn children_stored_before_their_parent_join_it_when_it_comes() {
     assert_eq!(index.num_runs(), 2);
     index.store(a, all[2], &all[3..4]);
     assert_eq!(index.num_runs(), 1);
-    assert_eq!(index.remove(a, all[5], 6), 6);
+    assert_eq!(index.remove(a, &range(all[5], 6)), 6);
     assert_eq!(index.num_blocks(), 0);
 }
 
@@ -418,13 +435,13 @@ fn a_million_changes_that_leave_the_content_as_it_was_leave_the_tree_as_it_was()
             let (id, branch) = stored.swap_remove((random >> 8) as usize % stored.len());
             let count = branch.len() as u32;
             assert_eq!(
-                index.remove(id, branch[branch.len() - 1], count),
+                index.remove(id, &range(branch[branch.len() - 1], count)),
                 u64::from(count)
             );
         }
     }
     for (id, branch) in stored {
-        index.remove(id, branch[branch.len() - 1], branch.len() as u32);
+        index.remove(id, &range(branch[branch.len() - 1], branch.len() as u32));
     }
     assert_eq!((index.num_runs(), index.num_blocks()), before);
     index.check().unwrap();

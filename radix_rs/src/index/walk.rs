@@ -29,16 +29,21 @@ impl Index {
             gone,
         } = matches;
         blocks.clear();
-        blocks.resize(self.tallies.len(), 0);
+        blocks.resize(self.known.len(), 0);
         alive.clone_from(among);
-        let mut done = 0;
+        let (mut done, mut deepest) = (0, None);
         while !alive.is_empty()
             && let Some(run) = chain.get(done).and_then(|&hash| self.starts.find(hash))
         {
-            let Run { span, holders, .. } = &self.runs[run];
+            let run = &self.runs[run];
+            let Run { span, holders, .. } = run;
             let len = span.common(&chain[done..]);
             leave(holders, len, done, alive, gone, blocks);
             done += len;
+            deepest = Some(run);
+        }
+        if let Some(run) = deepest {
+            run.touch(self.clock);
         }
         for replica in alive.iter() {
             blocks[replica as usize] = done as u32;

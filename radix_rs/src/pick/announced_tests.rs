@@ -149,12 +149,19 @@ fn an_announcement_ends_where_its_last_block_is_stored() {
     apply(&router, "r0", &cleared);
     assert_eq!(expected(&router), TOKENS);
     // Stored and evicted in one batch: it was computed all the same.
-    let gone = Event::Removed(Removed {
-        last: held[9],
-        count: 10,
-    });
+    let gone = Event::Removed(Removed::of(&held[..10]).unwrap());
     let both = batch(4, vec![stored(&held), gone], &[], idle());
     assert_eq!(apply(&router, "r0", &both), Outcome::Applied);
+    assert_eq!((expected(&router), ahead(&router)), (0, 0.0));
+}
+
+#[test]
+fn a_prompt_that_is_stored_ends_though_its_blocks_are_forgotten_at_once() {
+    let held = chain(&text());
+    let router = told();
+    router.set_index_max_bytes(0);
+    let all = batch(2, vec![stored(&held)], &held, idle());
+    assert_eq!(apply(&router, "r0", &all), Outcome::Applied);
     assert_eq!((expected(&router), ahead(&router)), (0, 0.0));
 }
 
@@ -164,10 +171,7 @@ fn an_announcement_of_what_is_held_says_nothing() {
     let router = fleet(PolicyKind::Cost, 1);
     let late = batch(1, vec![stored(&held), announce(1, 4)], &held, idle());
     apply(&router, "r0", &late);
-    let gone = Event::Removed(Removed {
-        last: held[9],
-        count: 10,
-    });
+    let gone = Event::Removed(Removed::of(&held[..10]).unwrap());
     apply(&router, "r0", &batch(2, vec![gone], &[], idle()));
     assert_eq!(expected(&router), 0);
 }

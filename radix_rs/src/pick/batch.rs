@@ -177,10 +177,14 @@ impl Core {
                 Some(Event::Stored(run)) => {
                     let stored = self.index.store(id, run.parent, &run.hashes);
                     applied.stored += stored;
+                    if stored > 0 && self.index.forgotten(id).count > 0 {
+                        // They may be forgotten already: nobody would find them in the index.
+                        self.in_flight.run_stored(id, &run.hashes);
+                    }
                     is_news |= stored > 0;
                 }
                 Some(Event::Removed(range)) => {
-                    applied.removed += self.index.remove(id, range.last, range.count);
+                    applied.removed += self.index.remove(id, range);
                 }
                 Some(Event::Cleared(_)) => applied.removed += self.index.clear(id),
                 Some(Event::Expected(expected)) => {

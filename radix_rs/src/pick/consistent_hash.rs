@@ -7,8 +7,7 @@
 //! mean of requests is passed over (Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2018).
 
 use super::candidate::Candidate;
-use super::random::Random;
-use crate::chain::mix;
+use super::random::{Random, mix};
 
 /// Tokens that make a beginning.
 const BEGINNING_TOKENS: u32 = 256;

@@ -69,10 +69,12 @@ pub struct MirrorStats {
     pub epoch: u64,
     /// The last batch it holds.
     pub seq: u64,
-    /// Blocks in it.
+    /// Blocks of the replica, by its mirror: those in it and those that the bound made it forget.
     pub count: u64,
     /// Their digest.
     pub digest: u64,
+    /// Those that were forgotten.
+    pub forgotten: u64,
 }
 
 /// A prompt as the core needs it.
@@ -158,6 +160,7 @@ impl Core {
             seq: replica.position.seq,
             count: tally.count,
             digest: tally.digest,
+            forgotten: self.index.forgotten(id).count,
         })
     }
 
@@ -170,9 +173,7 @@ impl Core {
     }
 
     pub fn blocks(&self, name: &str) -> Result<Vec<u64>, RouterError> {
-        let mut blocks = self.index.blocks(self.fleet.find(name)?);
-        blocks.sort_unstable();
-        Ok(blocks)
+        Ok(self.index.blocks(self.fleet.find(name)?))
     }
 
     pub fn in_flight_requests(&self, name: &str) -> Result<u32, RouterError> {
@@ -259,7 +260,7 @@ impl Core {
         now_s: f64,
     ) -> Candidate {
         let matched = self.matches.of(id);
-        let expected = matched.max(self.in_flight.expected(id, prompt.chain));
+        let expected = self.in_flight.expected(id, prompt.chain, matched);
         let pending = self.in_flight.pending(id);
         let in_flight = self.in_flight.requests(id);
         let load = &replica.report.load;

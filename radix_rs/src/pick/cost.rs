@@ -24,7 +24,7 @@
 )]
 
 use super::candidate::{Candidate, lowest, ordered};
-use super::load::{CLASSES, LoadReport, class_of};
+use super::load::{CLASSES, Class, LoadReport, class_of};
 use super::pending::Pending;
 use super::random::Random;
 
@@ -122,7 +122,7 @@ fn first_come_queue<'a>(report: &LoadReport, pending: impl Iterator<Item = &'a P
             requests += 1;
         }
     }
-    let unknown = if report.requests() > requests {
+    let unknown = if report.requests > requests {
         report.load.pending_tokens.saturating_sub(reported)
     } else {
         0
@@ -146,8 +146,8 @@ fn shortest_first_queue<'a>(
     let reported = pending.clone().filter(|prompt| prompt.reported);
     let under_way = reported.min_by(|a, b| size(a).total_cmp(&size(b)));
     let mut queue = Queue::default();
-    let mut known = [0u64; CLASSES];
-    for prompt in pending {
+    let mut known = 0;
+    for prompt in pending.clone() {
         let tokens = prompt.remaining_tokens();
         let is_under_way = under_way.is_some_and(|first| std::ptr::eq(first, prompt));
         let half_chunk = if is_under_way {
@@ -161,35 +161,41 @@ fn shortest_first_queue<'a>(
             queue.ahead += half_chunk;
             queue.delayed += 1.0;
         }
-        if prompt.reported {
-            known[class_of(tokens)] += 1;
-        }
+        known += u64::from(prompt.reported);
     }
-    add_unknown(&mut queue, own, report, &known);
+    if report.requests > known {
+        let reported = pending.filter(|prompt| prompt.reported);
+        add_unknown(
+            &mut queue,
+            own,
+            report,
+            reported.map(Pending::remaining_tokens),
+        );
+    }
     queue
 }
 
-/// Adds what is reported beyond `known` prompts. Who is known may have been reported in another class, so as many
-/// of those beyond a class's known ones count as there are beyond all of them.
-fn add_unknown(queue: &mut Queue, own: u64, report: &LoadReport, known: &[u64; CLASSES]) {
-    let unknown = report.requests().saturating_sub(known.iter().sum());
-    if unknown == 0 {
-        return;
+/// Adds what is reported beyond the `known` prompts, given by their tokens. Who is known may have been reported in
+/// another class, so as many of those beyond a class's known ones count as there are beyond all of them.
+fn add_unknown(queue: &mut Queue, own: u64, report: &LoadReport, known: impl Iterator<Item = u64>) {
+    let mut by_class = [0u64; CLASSES];
+    let mut unknown = report.requests;
+    for tokens in known {
+        by_class[class_of(tokens)] += 1;
+        unknown -= 1;
     }
-    let beyond = |number: usize| {
-        report.classes[number]
-            .requests
-            .saturating_sub(known[number])
-    };
-    let part = unknown as f64 / (0..CLASSES).map(beyond).sum::<u64>() as f64;
-    for (number, &class) in report.classes.iter().enumerate() {
-        let requests = part * beyond(number) as f64;
-        if requests > 0.0 {
-            let below = part_up_to(own, number);
-            let mean = class.tokens as f64 / class.requests as f64;
-            queue.ahead += below * requests * mean;
-            queue.delayed += (1.0 - below) * requests;
-        }
+    let beyond = |number: usize, class: &Class| class.requests.saturating_sub(by_class[number]);
+    let beyond_all: u64 = report
+        .classes
+        .iter()
+        .map(|(number, class)| beyond(*number, class))
+        .sum();
+    for (number, class) in &report.classes {
+        let requests = unknown as f64 / beyond_all as f64 * beyond(*number, class) as f64;
+        let below = part_up_to(own, *number);
+        let mean = class.tokens as f64 / class.requests as f64;
+        queue.ahead += below * requests * mean;
+        queue.delayed += (1.0 - below) * requests;
     }
 }
 

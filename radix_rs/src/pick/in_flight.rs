@@ -171,12 +171,19 @@ impl InFlight {
         }
     }
 
-    /// Leading blocks of `chain` that prompts in flight there have or will have stored.
-    pub fn expected(&self, replica: ReplicaId, chain: &[u64]) -> usize {
+    /// The same for prompts that end in this run, whether the index knows it or not.
+    pub fn run_stored(&mut self, replica: ReplicaId, hashes: &[u64]) {
+        if let Some(side) = self.sides.get_mut(replica as usize) {
+            side.retain(|prompt| prompt.last().is_none_or(|last| !hashes.contains(&last)));
+        }
+    }
+
+    /// Leading blocks of `chain` that are stored there or will be by prompts in flight; `stored`: those that are.
+    pub fn expected(&self, replica: ReplicaId, chain: &[u64], stored: usize) -> usize {
         self.pending(replica)
+            .filter(|prompt| prompt.goes_beyond(chain, stored))
             .map(|prompt| prompt.common(chain))
-            .max()
-            .unwrap_or(0)
+            .fold(stored, usize::max)
     }
 
     /// Prompts there whose prefill is not known to be done.

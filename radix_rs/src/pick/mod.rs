@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod announced_tests;
 mod batch;
+mod block_set;
 mod cache_aware;
 mod candidate;
 mod consistent_hash;
@@ -28,9 +29,10 @@ mod tests;
 
 pub use self::core::{Explained, MirrorStats, Pick, Reason};
 pub use batch::Applied;
+pub use block_set::BlockSet;
 pub use cache_aware::Thresholds;
 pub use candidate::Candidate;
 pub use cost::{Terms, Weights};
 pub use policy::PolicyKind;
-pub(crate) use random::Random;
+pub(crate) use random::{Random, mix};
 pub use router::{Prompt, Router, Settings};

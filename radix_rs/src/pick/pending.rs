@@ -102,6 +102,15 @@ impl Pending {
         }
     }
 
+    /// Whether it may have more than `depth` leading blocks of `chain` in common; one look, for most do not.
+    pub fn goes_beyond(&self, chain: &[u64], depth: usize) -> bool {
+        let (place, own) = match depth.checked_sub(self.start) {
+            Some(beyond) => (depth, self.chain.get(beyond)),
+            None => (self.start, Some(&self.first)),
+        };
+        own.is_some() && chain.get(place) == own
+    }
+
     /// Looks up how far its chain is stored by now; true if all of it is, which it was not before.
     pub fn is_done(&mut self, index: &Index, replica: ReplicaId) -> bool {
         let left = &self.chain[self.stored..];

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::batch::{Applied, decode};
+use super::block_set::BlockSet;
 use super::cache_aware::Thresholds;
 use super::core::{Core, Explained, Hashed, MirrorStats, Pick};
 use super::cost::Weights;
@@ -12,7 +13,7 @@ use crate::delta::Load;
 use crate::error::RouterError;
 
 /// What a router is made with.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Settings {
     /// The cluster's.
     pub hash_key: HashKey,
@@ -66,7 +67,7 @@ impl Router {
     /// A router without replicas.
     pub fn new(settings: &Settings) -> Self {
         Self {
-            hash_key: settings.hash_key,
+            hash_key: settings.hash_key.clone(),
             core: Mutex::new(Core::new(
                 Policy::new(settings.policy, settings.thresholds, settings.load_factor),
                 settings.weights,
@@ -140,7 +141,22 @@ impl Router {
         self.core().mirror(name)
     }
 
-    /// Its mirror's share of the index, roughly. Looks at every run, so it is for a metrics page alone.
+    /// Bounds the memory of the index, which at first is unbounded; what is over it is forgotten.
+    pub fn set_index_max_bytes(&self, max_bytes: usize) {
+        self.core().index.set_max_bytes(max_bytes);
+    }
+
+    /// The bound; `usize::MAX` if there is none.
+    pub fn index_max_bytes(&self) -> usize {
+        self.core().index.max_bytes()
+    }
+
+    /// Bytes the index takes.
+    pub fn index_size_bytes(&self) -> usize {
+        self.core().index.size_bytes()
+    }
+
+    /// Its mirror's share of them, roughly.
     ///
     /// # Errors
     /// Unknown replica.
@@ -156,12 +172,31 @@ impl Router {
         self.core().load(name)
     }
 
+    /// Its mirror's blocks as of one batch. Looks at every run; the rest is done without the lock.
+    ///
+    /// # Errors
+    /// Unknown replica.
+    pub fn block_set(&self, name: &str) -> Result<BlockSet, RouterError> {
+        let (mirror, hashes) = {
+            let core = self.core();
+            (core.mirror(name)?, core.blocks(name)?)
+        };
+        Ok(BlockSet::new(
+            mirror.epoch,
+            mirror.seq,
+            mirror.forgotten,
+            hashes,
+        ))
+    }
+
     /// The hashes in its mirror, sorted.
     ///
     /// # Errors
     /// Unknown replica.
     pub fn blocks(&self, name: &str) -> Result<Vec<u64>, RouterError> {
-        self.core().blocks(name)
+        let mut blocks = self.core().blocks(name)?;
+        blocks.sort_unstable();
+        Ok(blocks)
     }
 
     /// Requests picked there and not released.

@@ -108,6 +108,37 @@ struct MirrorStats {
     seq: u64,
     count: u64,
     digest: u64,
+    forgotten: u64,
+}
+
+#[pyclass(frozen, module = "radix_rs")]
+struct BlockSet(pick::BlockSet);
+
+#[pymethods]
+impl BlockSet {
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.0.epoch
+    }
+
+    #[getter]
+    fn seq(&self) -> u64 {
+        self.0.seq
+    }
+
+    #[getter]
+    fn forgotten(&self) -> u64 {
+        self.0.forgotten
+    }
+
+    #[getter]
+    fn count(&self) -> usize {
+        self.0.count()
+    }
+
+    fn not_in(&self, py: Python<'_>, other: &Self, limit: usize) -> (usize, Vec<u64>) {
+        py.detach(|| self.0.not_in(&other.0, limit))
+    }
 }
 
 #[pyclass(frozen, module = "radix_rs")]
@@ -119,7 +150,7 @@ impl Router {
     #[expect(clippy::too_many_arguments, reason = "arguments as Python passes them")]
     #[pyo3(signature = (
         *, hash_key, policy="cost", k=1.75, decode_weight=1.0, cache_threshold=0.3, balance_abs_threshold=64,
-        balance_rel_threshold=1.5, load_factor=1.25, seed=0,
+        balance_rel_threshold=1.5, load_factor=1.25, seed=0, index_max_bytes=None,
     ))]
     fn new(
         hash_key: &[u8],
@@ -131,6 +162,7 @@ impl Router {
         balance_rel_threshold: f64,
         load_factor: f64,
         seed: u64,
+        index_max_bytes: Option<usize>,
     ) -> PyResult<Self> {
         let settings = settings(
             parse_key(hash_key)?,
@@ -144,7 +176,11 @@ impl Router {
             load_factor,
             seed,
         )?;
-        Ok(Self(pick::Router::new(&settings)))
+        let router = pick::Router::new(&settings);
+        if let Some(max_bytes) = index_max_bytes {
+            router.set_index_max_bytes(max_bytes);
+        }
+        Ok(Self(router))
     }
 
     #[pyo3(signature = (replica, *, model, block_size))]
@@ -187,11 +223,22 @@ impl Router {
             seq: mirror.seq,
             count: mirror.count,
             digest: mirror.digest,
+            forgotten: mirror.forgotten,
         })
     }
 
-    fn mirror_size_bytes(&self, py: Python<'_>, replica: &str) -> PyResult<u64> {
-        Ok(py.detach(|| self.0.mirror_size_bytes(replica))?)
+    fn mirror_size_bytes(&self, replica: &str) -> PyResult<u64> {
+        Ok(self.0.mirror_size_bytes(replica)?)
+    }
+
+    #[getter]
+    fn index_max_bytes(&self) -> usize {
+        self.0.index_max_bytes()
+    }
+
+    #[getter]
+    fn index_size_bytes(&self) -> usize {
+        self.0.index_size_bytes()
     }
 
     fn load(&self, replica: &str) -> PyResult<Load> {
@@ -209,6 +256,10 @@ impl Router {
 
     fn blocks(&self, replica: &str) -> PyResult<Vec<u64>> {
         Ok(self.0.blocks(replica)?)
+    }
+
+    fn block_set(&self, py: Python<'_>, replica: &str) -> PyResult<BlockSet> {
+        Ok(BlockSet(py.detach(|| self.0.block_set(replica))?))
     }
 
     #[expect(
@@ -342,6 +393,7 @@ fn token_buffer(tokens: &Bound<'_, PyAny>) -> PyResult<Items<u32>> {
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("RouterError", module.py().get_type::<RouterError>())?;
     module.add_class::<Router>()?;
+    module.add_class::<BlockSet>()?;
     module.add_class::<Applied>()?;
     module.add_class::<Load>()?;
     module.add_class::<Candidate>()?;

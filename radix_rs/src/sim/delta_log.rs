@@ -3,7 +3,7 @@
 use prost::Message;
 
 use super::trace::{BlockId, Trace, chain_hash, parent_hash};
-use crate::chain::{HASH_VERSION, mix};
+use crate::chain::HASH_VERSION;
 use crate::delta::{DeltaBatch, DeltaEvent, Event, Expected, Load, Removed, Stored};
 use crate::index::Tally;
 
@@ -35,19 +35,23 @@ impl DeltaLog {
         let hashes: Vec<u64> = run.iter().map(|&block| chain_hash(block)).collect();
         self.tally.count += hashes.len() as u64;
         for &hash in &hashes {
-            self.tally.digest = self.tally.digest.wrapping_add(mix(hash));
+            self.tally.digest = self.tally.digest.wrapping_add(hash);
         }
         let parent = parent_hash(parent);
         self.events.push(Event::Stored(Stored { parent, hashes }));
     }
 
     pub fn removed(&mut self, block: BlockId, trace: &Trace) {
-        let last = chain_hash(block);
+        let hash = chain_hash(block);
         self.tally.count -= 1;
-        self.tally.digest = self.tally.digest.wrapping_sub(mix(last));
+        self.tally.digest = self.tally.digest.wrapping_sub(hash);
         match self.events.last_mut() {
-            Some(Event::Removed(run)) if self.before_removed == Some(block) => run.count += 1,
-            _ => self.events.push(Event::Removed(Removed { last, count: 1 })),
+            Some(Event::Removed(run)) if self.before_removed == Some(block) => {
+                *run = Removed::new(hash, run.last, run.count + 1, run.sum().wrapping_add(hash));
+            }
+            _ => self
+                .events
+                .push(Event::Removed(Removed::new(hash, hash, 1, hash))),
         }
         self.before_removed = trace.parent(block);
     }

@@ -65,7 +65,10 @@ impl Routers {
         let names: Vec<String> = (0..replicas).map(|replica| replica.to_string()).collect();
         let member = |number: u64| {
             let seed = settings.seed.wrapping_add(number);
-            let router = Router::new(&Settings { seed, ..*settings });
+            let router = Router::new(&Settings {
+                seed,
+                ..settings.clone()
+            });
             for name in &names {
                 router.add_replica(name, MODEL, block_size)?;
                 router.set_eligible(name, true)?;

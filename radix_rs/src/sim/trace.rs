@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use crate::chain::{NO_PARENT, mix};
+use crate::chain::NO_PARENT;
+use crate::pick::mix;
 
 /// A block of the trace by the order of first mention.
 pub(super) type BlockId = u32;

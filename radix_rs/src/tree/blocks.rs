@@ -1,7 +1,7 @@
 //! What the outside is told: which blocks came and went, how many there are, and their digest.
 
 use super::length::to_u32;
-use crate::chain::{NO_PARENT, mix};
+use crate::chain::NO_PARENT;
 use crate::delta::{Cleared, Event, Removed, Stored};
 
 /// Events since the last drain, and the count and digest of all blocks.
@@ -27,7 +27,7 @@ pub struct Deltas {
     pub removed: u64,
     /// Blocks in the tree after them.
     pub count: u64,
-    /// Wrapping sum of `mix(hash)` over those blocks.
+    /// Wrapping sum of their hashes.
     pub digest: u64,
 }
 
@@ -50,24 +50,25 @@ impl BlockLog {
         hashes: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator,
     ) {
         let removed = hashes.len();
-        let mut last = None;
-        let mut mixed = 0u64;
+        let mut ends = None;
+        let mut sum = 0u64;
         for hash in hashes {
-            mixed = mixed.wrapping_add(mix(hash));
-            last = Some(hash);
+            sum = sum.wrapping_add(hash);
+            ends = Some((ends.map_or(hash, |(first, _)| first), hash));
         }
-        let Some(last) = last else { return };
+        let Some((first, last)) = ends else { return };
         self.removed += removed as u64;
         self.count -= removed as u64;
-        self.digest = self.digest.wrapping_sub(mixed);
+        self.digest = self.digest.wrapping_sub(sum);
         match self.events.last_mut() {
             Some(Event::Removed(event)) if self.before_removed == Some(last) => {
-                event.count += to_u32(removed);
+                let sum = event.sum().wrapping_add(sum);
+                *event = Removed::new(first, event.last, event.count + to_u32(removed), sum);
             }
-            _ => self.events.push(Event::Removed(Removed {
-                last,
-                count: to_u32(removed),
-            })),
+            _ => {
+                let range = Removed::new(first, last, to_u32(removed), sum);
+                self.events.push(Event::Removed(range));
+            }
         }
         self.before_removed = parent;
     }
@@ -108,7 +109,7 @@ pub(super) fn push_run(events: &mut Vec<Event>, parent: Option<u64>, hashes: &[u
 }
 
 pub(super) fn sum(hashes: impl Iterator<Item = u64>) -> u64 {
-    hashes.fold(0, |sum, hash| sum.wrapping_add(mix(hash)))
+    hashes.fold(0, u64::wrapping_add)
 }
 
 #[cfg(test)]
@@ -122,8 +123,8 @@ mod tests {
         })
     }
 
-    fn removed(last: u64, count: u32) -> Event {
-        Event::Removed(Removed { last, count })
+    fn removed(hashes: &[u64]) -> Event {
+        Event::Removed(Removed::of(hashes).unwrap())
     }
 
     #[test]
@@ -141,8 +142,8 @@ mod tests {
             [
                 stored(0, &[1, 2, 3]),
                 stored(2, &[4]),
-                removed(4, 1),
-                removed(3, 3)
+                removed(&[4]),
+                removed(&[1, 2, 3])
             ]
         );
         assert_eq!((deltas.stored, deltas.removed), (4, 4));
@@ -157,7 +158,7 @@ mod tests {
         log.remove(Some(1), [2].into_iter());
         log.drain().unwrap();
         log.remove(None, [1].into_iter());
-        assert_eq!(log.drain().unwrap().events, [removed(1, 1)]);
+        assert_eq!(log.drain().unwrap().events, [removed(&[1])]);
     }
 
     #[test]
@@ -168,6 +169,6 @@ mod tests {
         log.store(None, &[3]);
         let deltas = log.drain().unwrap();
         assert_eq!(deltas.events, [Event::Cleared(Cleared {}), stored(0, &[3])]);
-        assert_eq!((deltas.stored, deltas.count, deltas.digest), (1, 1, mix(3)));
+        assert_eq!((deltas.stored, deltas.count, deltas.digest), (1, 1, 3));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use radix_rs::chain::{self, HashKey};
-use radix_rs::delta::Event;
+use radix_rs::delta::{Event, Removed};
 use radix_rs::error::TreeError;
 use radix_rs::tree::{Claim, EvictPolicy, Tree};
 
@@ -127,7 +127,7 @@ impl Tape {
         Self {
             page_size,
             compare_every: choices.of(&[1, 8, 64]),
-            tree: Tree::new(page_size, block_size, key, "m", policy).unwrap(),
+            tree: Tree::new(page_size, block_size, key.clone(), "m", policy).unwrap(),
             naive: Naive::new(page_size, block_size, key, policy),
             free: Vec::new(),
             made: 0,
@@ -537,7 +537,7 @@ impl Tape {
         let blocks = self.naive.blocks();
         let digest = blocks
             .iter()
-            .fold(0u64, |sum, &hash| sum.wrapping_add(chain::mix(hash)));
+            .fold(0u64, |sum, &hash| sum.wrapping_add(hash));
         assert_eq!(self.tree.count_digest(), (blocks.len() as u64, digest));
 
         let mut slots = self.naive.all_slots();
@@ -587,11 +587,15 @@ fn follow(mirror: &mut HashMap<u64, u64>, events: &[Event]) -> (u64, u64) {
             }
             Event::Removed(range) => {
                 let mut hash = range.last;
+                let mut hashes = Vec::new();
                 for _ in 0..range.count {
                     assert!(!mirror.values().any(|&parent| parent == hash));
+                    hashes.push(hash);
                     hash = mirror.remove(&hash).unwrap();
                     removed += 1;
                 }
+                hashes.reverse();
+                assert_eq!(Removed::of(&hashes), Some(*range));
             }
             Event::Cleared(_) => {
                 mirror.clear();
