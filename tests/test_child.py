@@ -1,5 +1,6 @@
 """router/cli/child.py: a process that is started, watched and ended by its parent."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -75,6 +76,16 @@ signal.pause()
     parent.kill()
     parent.communicate()
     child.wait(10)
+
+
+def test_no_python_runs_between_fork_and_exec(children: Children) -> None:
+    """With gRPC's threads about, a fork that is more than a vfork may crash."""
+    forked: list[str] = []
+    os.register_at_fork(before=lambda: forked.append("fork"))
+    child = children.python(POLITE)
+    child.start()
+    wait_for_line(child)
+    assert forked == []
 
 
 def test_stop_kills_what_does_not_end_in_time(children: Children) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent
-from radix_rs import Router, chain_hashes, derive_hash_key
+from radix_rs import HASH_VERSION, Router, chain_hashes, derive_hash_key
 from replica.expected import ExpectedPrompts
 from replica.models.interface import Batch, SlotPool
 from tests.both_cores import u32
@@ -273,7 +273,9 @@ def test_a_router_expects_what_an_engine_announces() -> None:
     router.add_replica("r0", model="fake", block_size=BLOCK)
     snapshot = rig.engine.snapshot()
     position = snapshot.position
-    start = DeltaBatch(epoch=position.epoch, seq=position.seq, block_size=BLOCK, hash_version=HASH_VERSION)
+    start = DeltaBatch(
+        epoch=position.epoch, seq=position.seq, block_size=BLOCK, hash_version=HASH_VERSION
+    )
     router.apply_snapshot("r0", start.SerializeToString(), True)
     batches(rig)
     prompt = numbers(100, seed=1)

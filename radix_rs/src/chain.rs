@@ -66,11 +66,12 @@ impl HashKey {
         }
         let last = expand(16);
         let [first, second, ..] = as_words(&last);
+        let of_aes: [u8; 16] = std::array::from_fn(|index| last[16 + index]);
         Self {
             bytes,
             nh,
             anchor: [first, second],
-            aes: Aes128::new_from_slice(&last[16..]).expect("half of 32 bytes"),
+            aes: Aes128::new(&of_aes.into()),
         }
     }
 

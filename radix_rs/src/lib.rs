@@ -11,4 +11,5 @@ pub mod pick;
 pub mod plane;
 #[cfg(feature = "python")]
 mod py;
+pub mod sim;
 pub mod tree;

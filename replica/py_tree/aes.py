@@ -59,6 +59,4 @@ def encrypt(keys: list[int], block: bytes) -> bytes:
 
 def _substitute(a: int, b: int, c: int, d: int) -> int:
     """The S-box of the first byte of `a`, the second of `b` and so on."""
-    return (
-        _BOX[a >> 24] << 24 | _BOX[b >> 16 & 255] << 16 | _BOX[c >> 8 & 255] << 8 | _BOX[d & 255]
-    )
+    return _BOX[a >> 24] << 24 | _BOX[b >> 16 & 255] << 16 | _BOX[c >> 8 & 255] << 8 | _BOX[d & 255]

@@ -1,9 +1,9 @@
 """The chain hash of blocks, as `radix_rs` computes it, in plain Python.
 
 `h(0)` hashes the namespace with SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input
-PRF", 2012). Blocks are taken in groups: of a group's anchor, the hash before it, and its token ids up
-to the end of a block NH (Black et al., "UMAC: Fast and Secure Message Authentication", 1999) leaves
-128 bits, and half of what AES makes of those is that block's hash. All keys follow from the
+PRF", 2012). Blocks are taken in groups: of a group's anchor, the hash before it, and of its token
+ids up to the end of a block NH (Black et al., "UMAC: Fast and Secure Message Authentication", 1999)
+leaves 128 bits, and half of what AES makes of those is that block's hash. All keys follow from the
 cluster's. A replica has version, key and key check from here, whichever core its tree has.
 """
 
@@ -58,7 +58,7 @@ def blocks_in_group(block_size: int) -> int:
 def extend_chain(
     key: bytes, anchor: int, tokens: npt.NDArray[np.uint32], block_size: int
 ) -> list[int]:
-    """Hashes of the whole blocks of `tokens`, which begin a group; `anchor` is the hash before it."""
+    """Of the whole blocks of `tokens`, which begin a group; `anchor` is the hash before it."""
     hashes: list[int] = []
     of_group = block_size * blocks_in_group(block_size)
     whole = len(tokens) // block_size * block_size
@@ -104,7 +104,7 @@ class _Keys:
 
 @lru_cache(maxsize=8)
 def _block_keys(key: bytes) -> _Keys:
-    """SHA-256 of the key and a byte 0 and so on up to 15 are NH's; of 16, those of anchor and AES."""
+    """SHA-256 of the key and a byte: of 0 to 15, those of NH; of 16, those of anchor and AES."""
     parts = [hashlib.sha256(key + bytes([part])).digest() for part in range(17)]
     words = struct.unpack("<64Q", b"".join(parts[:16]))
     return _Keys(

@@ -1,6 +1,5 @@
 """One process of a local cluster: started, watched and ended by its parent, logging to a file."""
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -9,19 +8,22 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from router.cli import tied
 from router.cli.signals import held_back
 
 END_GRACE_S = 30.0
 """How long a process has to finish what it has begun: as long as a router drains."""
 
-PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
+def tied_to_us(command: Sequence[str]) -> list[str]:
+    """On Linux the command so that it ends as on SIGTERM when this process is gone.
 
-def die_with_parent() -> None:
-    """On Linux, end as on SIGTERM when the parent is gone, however it went."""
-    if LIBC is not None:
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    By a program in between rather than a `preexec_fn`, for which Python would fork: in a process
+    with the threads of gRPC, the fork can crash before it becomes the command.
+    """
+    if sys.platform != "linux":
+        return list(command)
+    return [sys.executable, "-I", "-S", tied.__file__, str(os.getpid()), *command]
 
 
 class Child:
@@ -54,13 +56,12 @@ class Child:
         self._started_s = time.monotonic()
         with self.log.open("ab") as log, held_back():
             self._process = subprocess.Popen(
-                self.command,
+                tied_to_us(self.command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._env,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
             )
 
     @property

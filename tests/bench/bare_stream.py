@@ -24,23 +24,19 @@ async def measured(redis_url: str) -> list[float]:
     async with Redis.from_url(redis_url) as redis:
 
         async def write() -> None:
-            while True:
+            while not ended.is_set():
                 await redis.xadd(KEY, {b"ns": str(time.monotonic_ns())}, maxlen=100)
                 await asyncio.sleep(PERIOD_S)
 
         async def read() -> None:
             cursor = b"0-0"
-            while True:
-                for _, entries in await redis.xread({KEY: cursor}, block=1000):
+            while not ended.is_set():
+                for _, entries in await redis.xread({KEY: cursor}, block=100):
                     for identifier, fields in entries:
                         cursor = identifier
                         delays_ms.append((time.monotonic_ns() - int(fields[b"ns"])) / 1e6)
 
-        tasks = [asyncio.create_task(read()), asyncio.create_task(write())]
-        await ended.wait()
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await asyncio.gather(read(), write())
     return delays_ms
 
 

@@ -10,7 +10,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ import redis
 
 from proto.client import AsyncClient
 from router.cli.child import Child
+from router.cli.fleet_view import view_fleet
 from router.cli.readiness import serves
 from router.cli.redis_server import free_ports, redis_command
 from tests.tiny_model import write_tiny_model
@@ -132,7 +133,9 @@ def timed_cluster(
             for each in started[1:]:
                 each.start()
             for each in (*serving, *routers):
-                _serving(each)
+                _eventually(each, serves)
+            for router in routers:
+                _eventually(router, lambda address: _follows(address, replicas))
             yield TimedCluster(serving, routers, bare, directory)
         finally:
             for each in reversed(started):
@@ -149,9 +152,14 @@ def _answers(redis_port: int) -> None:
                 time.sleep(0.02)
 
 
-def _serving(child: Child) -> None:
+def _follows(router_address: str, replicas: int) -> bool:
+    return [view.follows for view in view_fleet(router_address)] == [True] * replicas
+
+
+def _eventually(child: Child, holds: Callable[[str], bool]) -> None:
+    """Return once it holds at the child's address."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
-    while not serves(child.address):
+    while not holds(child.address):
         if not child.running or time.monotonic() > deadline_s:
             raise RuntimeError(child.obituary())
         time.sleep(0.05)

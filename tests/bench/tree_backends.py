@@ -44,7 +44,7 @@ class Fused(Timed):
         self.tree = make_tree(page_size)
 
     def key(self, tokens: Tokens) -> Tokens:
-        """A copy, since the reference is given one: a key just written is in the processor's cache."""
+        """A copy, as the reference is given one: what was just written is in the cache."""
         return tokens.copy()
 
     def admit(self, key: Tokens, length: int) -> tuple[Slots, int]:

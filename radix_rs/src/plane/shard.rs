@@ -61,8 +61,7 @@ impl Shard {
 
     /// Between 0 and 1.
     pub fn uniform(&self) -> f64 {
-        let number = u32::try_from(self.random.borrow_mut().next() >> 32).unwrap_or(0);
-        f64::from(number) / f64::from(u32::MAX)
+        self.random.borrow_mut().share()
     }
 
     /// The link to a replica; links to those that left are dropped on the way.

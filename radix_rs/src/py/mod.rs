@@ -6,6 +6,7 @@ mod buffer;
 mod chain;
 mod plane;
 mod router;
+mod sim;
 mod tree;
 
 use pyo3::prelude::*;
@@ -15,5 +16,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     chain::register(module)?;
     tree::register(module)?;
     router::register(module)?;
-    plane::register(module)
+    plane::register(module)?;
+    sim::register(module)
 }

@@ -11,30 +11,38 @@ use super::slots::{Slots, rows};
 /// Each of those nodes owns a range of it, so a split copies nothing. They lie on one path, the pieces in
 /// order, and leaves go first: what is still owned is always a prefix of the edge.
 ///
-/// The token ids are an allocation of their own, so that a match reads nothing else, and an insert copies them
-/// once, to memory that nobody cleared before. The other has a word that is the number r of rows of slots; two
-/// words for each row, the position and the slot it begins with, or a slot for each token if r is 0; and two
-/// words for each hash.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Edge {
-    tokens: Arc<[u32]>,
-    rest: Arc<[u32]>,
+/// One allocation: the number of tokens n, the number of rows of slots r, n token ids; two words for each
+/// row, the position and the slot it begins with, or n slots if r is 0; two words for each hash. Tokens
+/// stand where their offset says without a look at n.
+#[derive(Clone, Debug)]
+pub(super) struct Edge(Arc<[u32]>);
+
+const TOKENS: usize = 2;
+
+impl Default for Edge {
+    fn default() -> Self {
+        Self(Arc::new([0; TOKENS]))
+    }
 }
 
 impl Edge {
     /// `slots` may be longer than `tokens`.
     pub fn new(tokens: &[u32], slots: &[i32], hashes: &[u64]) -> Self {
-        let slots = &slots[..tokens.len()];
+        let count = tokens.len();
+        let slots = &slots[..count];
         let rows = rows(slots).unwrap_or_default();
         let words_of_slots = if rows.is_empty() {
-            slots.len()
+            count
         } else {
             2 * rows.len()
         };
-        let mut rest: Arc<[u32]> =
-            std::iter::repeat_n(0, 1 + words_of_slots + 2 * hashes.len()).collect();
-        if let Some([of_rows, rest @ ..]) = Arc::get_mut(&mut rest) {
-            *of_rows = to_u32(rows.len());
+        let words = TOKENS + count + words_of_slots + 2 * hashes.len();
+        let mut data: Arc<[u32]> = std::iter::repeat_n(0, words).collect();
+        if let Some(data) = Arc::get_mut(&mut data) {
+            let (head, rest) = data.split_at_mut(TOKENS);
+            head.copy_from_slice(&[to_u32(count), to_u32(rows.len())]);
+            let (of_tokens, rest) = rest.split_at_mut(count);
+            of_tokens.copy_from_slice(tokens);
             let (of_slots, of_hashes) = rest.split_at_mut(words_of_slots);
             if rows.is_empty() {
                 for (word, &slot) in of_slots.iter_mut().zip(slots) {
@@ -49,16 +57,15 @@ impl Edge {
                 *words = halves(hash);
             }
         }
-        let tokens = Arc::from(tokens);
-        Self { tokens, rest }
+        Self(data)
     }
 
     pub fn len(&self) -> usize {
-        self.tokens.len()
+        self.0[0] as usize
     }
 
     pub fn tokens(&self, range: Range<usize>) -> &[u32] {
-        &self.tokens[range]
+        &self.0[TOKENS..][range]
     }
 
     /// The slots of `range`, row by row, each with the position it begins at.
@@ -76,7 +83,8 @@ impl Edge {
             let begin = at;
             let Some(&[start, slot]) = rows.get(next) else {
                 at = range.end;
-                return Some((begin, Slots::Listed(&self.rest[1 + begin..1 + at])));
+                let base = TOKENS + self.len();
+                return Some((begin, Slots::Listed(&self.0[base + begin..base + at])));
             };
             next += 1;
             at = rows
@@ -92,10 +100,8 @@ impl Edge {
 
     /// Empty if the slots are listed.
     fn rows(&self) -> &[[u32; 2]] {
-        match self.rest.split_first() {
-            Some((&rows, rest)) => rest[..2 * rows as usize].as_chunks().0,
-            None => &[],
-        }
+        let words = 2 * self.0[1] as usize;
+        self.0[TOKENS + self.len()..][..words].as_chunks().0
     }
 
     /// The hashes of those blocks that end in the edge, by their numbers.
@@ -113,14 +119,11 @@ impl Edge {
     }
 
     fn halves_of_hashes(&self) -> &[[u32; 2]] {
-        let Some((&rows, rest)) = self.rest.split_first() else {
-            return &[];
-        };
-        let of_slots = match rows {
+        let of_slots = match self.0[1] {
             0 => self.len(),
             rows => 2 * rows as usize,
         };
-        rest[of_slots..].as_chunks().0
+        self.0[TOKENS + self.len() + of_slots..].as_chunks().0
     }
 
     /// The same edge with its first `count` tokens and `hashes` hashes alone, copied.
@@ -134,7 +137,7 @@ impl Edge {
     }
 
     pub fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.tokens, &other.tokens)
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 

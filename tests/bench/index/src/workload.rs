@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 
-
 /// Share of the prompts that do not go to the replica with the longest match, in percent.
 const SPILL: u64 = 10;
 /// A match of this many blocks says nothing: all prompts begin so.
