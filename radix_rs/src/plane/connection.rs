@@ -128,7 +128,7 @@ fn take(shard: &Rc<Shard>, request: Request<RecvStream>, respond: SendResponse<B
 struct Keepalive {
     pings: Option<PingPong>,
     timer: std::pin::Pin<Box<Sleep>>,
-    is_asked: bool,
+    asked: Option<Instant>,
 }
 
 impl Keepalive {
@@ -136,7 +136,7 @@ impl Keepalive {
         Self {
             pings,
             timer: Box::pin(sleep_until((last_read + KEEPALIVE).into())),
-            is_asked: false,
+            asked: None,
         }
     }
 
@@ -148,15 +148,16 @@ impl Keepalive {
         let _ = pings.poll_pong(cx); // that something came is seen below
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
-            let silent = now.saturating_duration_since(last_read);
-            if silent < KEEPALIVE {
-                self.is_asked = false;
-                self.timer.as_mut().reset((last_read + KEEPALIVE).into());
-            } else if self.is_asked {
+            if self.asked.is_some_and(|asked| last_read < asked) {
                 return Poll::Ready(());
+            }
+            let due = last_read + KEEPALIVE;
+            if now < due {
+                self.asked = None;
+                self.timer.as_mut().reset(due.into());
             } else {
                 let _ = pings.send_ping(Ping::opaque()); // one that is on its way will do
-                self.is_asked = true;
+                self.asked = Some(now);
                 self.timer.as_mut().reset((now + KEEPALIVE_TIMEOUT).into());
             }
         }
