@@ -121,7 +121,7 @@ where
     let shaken = builder.handshake::<_, Bytes>(line).await;
     let (sender, connection) = shaken.map_err(|error| error.to_string())?;
     let stands = Rc::new(Cell::new(true));
-    let still = stands.clone();
+    let standing = stands.clone();
     spawn_local(async move {
         let mut connection = pin!(connection);
         let mut driven = pin!(poll_fn(move |cx| {
@@ -130,14 +130,17 @@ where
             over.map(drop)
         }));
         if let Some(replica) = replica {
-            let life = replica.life();
+            let began_in = replica.life();
             let (mut all, mut unanswered) = (pin!(replica.ending()), pin!(replica.ending()));
             poll_fn(|cx| {
-                let told = replica.poll_ended(cx, life, false, unanswered.as_mut());
+                let told = replica.poll_ended(cx, began_in, false, unanswered.as_mut());
                 if told.is_ready() {
-                    still.set(false);
+                    standing.set(false);
                 }
-                if replica.poll_ended(cx, life, true, all.as_mut()).is_ready() {
+                if replica
+                    .poll_ended(cx, began_in, true, all.as_mut())
+                    .is_ready()
+                {
                     return Poll::Ready(());
                 }
                 driven.as_mut().poll(cx)
@@ -146,7 +149,7 @@ where
         } else {
             driven.await;
         }
-        still.set(false);
+        standing.set(false);
     });
     Ok(Open { sender, stands })
 }
