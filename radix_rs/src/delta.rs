@@ -179,6 +179,12 @@ pub struct Load {
     /// Takes nothing new.
     #[prost(bool, tag = "9")]
     pub draining: bool,
+    /// Prompt tokens that a step computes at most; 0 if it does not say.
+    #[prost(uint64, tag = "10")]
+    pub chunk_tokens: u64,
+    /// As measured; 0 if it does not say.
+    #[prost(uint64, tag = "11")]
+    pub prefill_tokens_per_s: u64,
 }
 
 /// See `DeltaBatch` in delta.proto.

@@ -11,5 +11,6 @@ pub mod pick;
 pub mod plane;
 #[cfg(feature = "python")]
 mod py;
+pub mod sim;
 pub mod text;
 pub mod tree;

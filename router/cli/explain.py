@@ -23,8 +23,9 @@ EXAMPLES = """examples:
   prefixlb explain --ids 1,15,9,2 --json
   prefixlb explain - < prompt.txt
 
-The lowest cost is picked. It is in tokens: what the replica would compute first (ahead), what it
-has not cached of this prompt, times whom that delays, and what its running requests take meanwhile.
+The lowest cost is picked, or one within a hundredth of it. It is in tokens: what the replica would
+compute first (ahead), what it has not cached of this prompt, times whom that delays, and what its
+running requests take meanwhile.
 """
 TIMEOUT_S = 10.0
 

@@ -15,7 +15,7 @@ from proto.prefixlb.v1.delta_pb2 import Lease
 from proto.redis_client import reply_timeout
 from router.backoff import pauses
 from router.discovery.lease_check import check_lease
-from router.redis_link import RedisLink
+from router.redis_link import RETRY_S, RedisLink
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class LeaseDiscovery:
         """In how many looks on end a replica of the view had no lease."""
 
     async def views(self) -> AsyncIterator[Sequence[Lease]]:
-        retry = pauses(self._rng)
+        retry = pauses(self._rng, most_s=RETRY_S)
         while True:
             try:
                 async with reply_timeout():
@@ -73,7 +73,7 @@ class LeaseDiscovery:
                 await asyncio.sleep(next(retry))
                 continue
             self._link.answered()
-            retry = pauses(self._rng)
+            retry = pauses(self._rng, most_s=RETRY_S)
             yield list(view.values())
             await asyncio.sleep(PERIOD_S)
 

@@ -379,6 +379,8 @@ class Load(_message.Message):
     EVICTABLE_SLOTS_FIELD_NUMBER: _builtins.int
     TOTAL_SLOTS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    CHUNK_TOKENS_FIELD_NUMBER: _builtins.int
+    PREFILL_TOKENS_PER_S_FIELD_NUMBER: _builtins.int
     running: _builtins.int
     """Requests being decoded."""
     waiting: _builtins.int
@@ -391,6 +393,10 @@ class Load(_message.Message):
     total_slots: _builtins.int
     draining: _builtins.bool
     """The replica finishes what it has and takes nothing new."""
+    chunk_tokens: _builtins.int
+    """Prompt tokens that one step computes at most: a chunk under way is not interrupted. 0 if it does not say."""
+    prefill_tokens_per_s: _builtins.int
+    """As measured while prompts were computed. 0: not known; then nothing is taken to age."""
     @_builtins.property
     def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoadClass]:
         """The same by size: class i holds the requests with [2^i, 2^(i+1)) remaining tokens."""
@@ -407,10 +413,12 @@ class Load(_message.Message):
         evictable_slots: _builtins.int = ...,
         total_slots: _builtins.int = ...,
         draining: _builtins.bool = ...,
+        chunk_tokens: _builtins.int = ...,
+        prefill_tokens_per_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "draining", b"draining", "evictable_slots", b"evictable_slots", "free_slots", b"free_slots", "order", b"order", "pending_tokens", b"pending_tokens", "running", b"running", "total_slots", b"total_slots", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_tokens", b"chunk_tokens", "classes", b"classes", "draining", b"draining", "evictable_slots", b"evictable_slots", "free_slots", b"free_slots", "order", b"order", "pending_tokens", b"pending_tokens", "prefill_tokens_per_s", b"prefill_tokens_per_s", "running", b"running", "total_slots", b"total_slots", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::batch::{Applied, decode};
 use super::block_set::BlockSet;
+use super::cache_aware::Thresholds;
 use super::core::{Core, Explained, Hashed, MirrorStats, Pick};
 use super::cost::Weights;
 use super::policy::{Policy, PolicyKind};
@@ -20,8 +21,26 @@ pub struct Settings {
     pub policy: PolicyKind,
     /// Of the cost; finite and not negative.
     pub weights: Weights,
+    /// Of `cache_aware`.
+    pub thresholds: Thresholds,
+    /// Of `consistent_hash`: a replica's requests at most, in means of all; above 1.
+    pub load_factor: f64,
     /// Spreads ties.
     pub seed: u64,
+}
+
+impl Settings {
+    /// A policy with the usual weights.
+    pub fn new(hash_key: HashKey, policy: PolicyKind) -> Self {
+        Self {
+            hash_key,
+            policy,
+            weights: Weights::default(),
+            thresholds: Thresholds::default(),
+            load_factor: 1.25,
+            seed: 0,
+        }
+    }
 }
 
 /// A prompt and its namespace.
@@ -50,7 +69,7 @@ impl Router {
         Self {
             hash_key: settings.hash_key.clone(),
             core: Mutex::new(Core::new(
-                Policy::new(settings.policy),
+                Policy::new(settings.policy, settings.thresholds, settings.load_factor),
                 settings.weights,
                 settings.seed,
             )),
@@ -193,6 +212,26 @@ impl Router {
         let (chain, block_size) = self.hash(prompt)?;
         let hashed = hashed(prompt, &chain, block_size);
         self.core().pick(&hashed, exclude, now_s)
+    }
+
+    /// As `pick`, for a prompt of `tokens` tokens whose chain is known.
+    pub fn pick_hashed(
+        &self,
+        model: &str,
+        chain: &[u64],
+        tokens: u64,
+        exclude: &[String],
+        now_s: f64,
+    ) -> Option<Pick> {
+        let mut core = self.core();
+        let block_size = core.block_size(model)?;
+        let hashed = Hashed {
+            model,
+            chain,
+            block_size,
+            tokens,
+        };
+        core.pick(&hashed, exclude, now_s)
     }
 
     /// What `pick` would say, with ticket 0; leaves everything as it is.

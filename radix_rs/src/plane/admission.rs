@@ -141,11 +141,12 @@ impl Admission {
         }
         if state.queue.len() >= self.bounds.queue_size {
             let inflight = state.inflight;
-            let mut message =
-                format!("{inflight} requests are in flight, the most this router takes");
-            if self.bounds.queue_size > 0 {
-                message += &format!(", and {} wait", state.queue.len());
-            }
+            let waiting = match state.queue.len() {
+                0 => String::new(),
+                queued => format!(", and {queued} wait"),
+            };
+            let message =
+                format!("{inflight} requests are in flight, the most this router takes{waiting}");
             return Err(busy(message));
         }
         let tenant = self.tenants.hash_one(tenant);

@@ -51,12 +51,11 @@ impl<'a> Bodies<'a> {
         let (request, prompt, id) = (self.request, self.prompt, self.made_id);
         let is_same = prompt.tokenizer_digest.as_ref() == Some(&replica.spec.tokenizer_digest);
         if let (true, Came::Shared(framed)) = (is_same, &self.came) {
-            let body = match self.with_tokens.take() {
-                Some(body) => body,
-                None => {
-                    let message = &framed[PREFIX_BYTES..];
-                    with_tokens(message, &prompt.tokens, request, &prompt.model, id)?
-                }
+            let body = if let Some(body) = self.with_tokens.take() {
+                body
+            } else {
+                let message = &framed[PREFIX_BYTES..];
+                with_tokens(message, &prompt.tokens, request, &prompt.model, id)?
             };
             self.with_tokens = Some(body.clone());
             return Ok(body);

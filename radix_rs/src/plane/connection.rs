@@ -5,26 +5,29 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::server::{Builder, SendResponse};
 use h2::{Ping, PingPong, RecvStream};
-use http::{Method, Request, Response, StatusCode, header::CONTENT_TYPE};
+use http::Request;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::{Sleep, sleep_until, timeout};
 
 use super::caller::Caller;
 use super::limits::{
-    FRAME_BYTES, HANDSHAKE_TIMEOUT, KEEPALIVE, KEEPALIVE_TIMEOUT, MAX_CONNECTION_STREAMS,
-    MAX_HEADER_LIST_BYTES, REQUEST_WINDOW_BYTES, REQUESTS_WINDOW_BYTES,
+    HANDSHAKE_TIMEOUT, KEEPALIVE, KEEPALIVE_TIMEOUT, MAX_CONNECTION_STREAMS, MAX_HEADER_LIST_BYTES,
+    REQUEST_WINDOW_BYTES, REQUESTS_WINDOW_BYTES,
 };
 use super::line::{Gathered, Line};
 use super::replicas::GENERATE;
 use super::shard::{Phase, Shard};
 use super::status::{Code, Refusal};
-use super::{behind, call};
+use super::{behind, call, elsewhere};
+
+/// How long a client has to hear that its connection is over.
+const LINGER: Duration = Duration::from_millis(500);
 
 /// Serves a client until it leaves, falls silent, or the router is done with it.
 pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream) {
@@ -32,15 +35,21 @@ pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream) {
     // Tokens are small and each is waited for; a socket that has no such option is none of a client.
     let _ = socket.set_nodelay(true);
     let (line, gathered) = Line::new(socket);
+    speak(&shard, line, &gathered).await;
+    // What the client still sends is read, or the end would reach it as a failure, before our last words.
+    let _ = timeout(LINGER, poll_fn(|cx| gathered.poll_end(cx))).await;
+}
+
+/// Until one of both sides is done.
+async fn speak(shard: &Rc<Shard>, line: Line<TcpStream>, gathered: &Gathered<TcpStream>) {
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(MAX_CONNECTION_STREAMS)
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .initial_window_size(REQUEST_WINDOW_BYTES)
-        .initial_connection_window_size(REQUESTS_WINDOW_BYTES)
-        .max_frame_size(FRAME_BYTES);
+        .initial_connection_window_size(REQUESTS_WINDOW_BYTES);
     let mut handshake = pin!(builder.handshake::<_, Bytes>(line));
-    let handshake = poll_fn(|cx| given(&gathered, cx, |cx| handshake.as_mut().poll(cx)));
+    let handshake = poll_fn(|cx| given(gathered, cx, |cx| handshake.as_mut().poll(cx)));
     let Ok(Ok(mut connection)) = timeout(HANDSHAKE_TIMEOUT, handshake).await else {
         return; // it speaks something else, or nothing
     };
@@ -56,7 +65,7 @@ pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream) {
                 is_draining = true;
                 connection.graceful_shutdown();
             }
-            given(&gathered, cx, |cx| {
+            given(gathered, cx, |cx| {
                 let next = connection.poll_accept(cx);
                 if next.is_pending() && keepalive.poll_silent(cx, gathered.last_read()).is_ready() {
                     return Poll::Ready(None);
@@ -65,7 +74,7 @@ pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream) {
             })
         });
         match next.await {
-            Some(Ok((request, respond))) => take(&shard, request, respond),
+            Some(Ok((request, respond))) => take(shard, request, respond),
             // Its calls learn of it by themselves.
             Some(Err(_)) | None => return,
         }
@@ -101,21 +110,10 @@ impl Drop for Counted<'_> {
 }
 
 /// Serves a call beside the others.
-fn take(shard: &Rc<Shard>, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
-    let is_grpc = request
-        .headers()
-        .get(CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+fn take(shard: &Rc<Shard>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
     let path = request.uri().path();
-    if request.method() != Method::POST || !is_grpc {
-        let status = if is_grpc {
-            StatusCode::METHOD_NOT_ALLOWED
-        } else {
-            StatusCode::UNSUPPORTED_MEDIA_TYPE
-        };
-        let mut response = Response::new(());
-        *response.status_mut() = status;
-        let _ = respond.send_response(response, true);
+    if let Some(status) = elsewhere::objection(&request) {
+        spawn_local(elsewhere::turn_away(request.into_body(), respond, status));
     } else if path == GENERATE {
         spawn_local(call::generate(shard.clone(), request, respond));
     } else if path.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -130,7 +128,7 @@ fn take(shard: &Rc<Shard>, request: Request<RecvStream>, mut respond: SendRespon
 struct Keepalive {
     pings: Option<PingPong>,
     timer: std::pin::Pin<Box<Sleep>>,
-    is_asked: bool,
+    asked: Option<Instant>,
 }
 
 impl Keepalive {
@@ -138,7 +136,7 @@ impl Keepalive {
         Self {
             pings,
             timer: Box::pin(sleep_until((last_read + KEEPALIVE).into())),
-            is_asked: false,
+            asked: None,
         }
     }
 
@@ -150,15 +148,16 @@ impl Keepalive {
         let _ = pings.poll_pong(cx); // that something came is seen below
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
-            let silent = now.saturating_duration_since(last_read);
-            if silent < KEEPALIVE {
-                self.is_asked = false;
-                self.timer.as_mut().reset((last_read + KEEPALIVE).into());
-            } else if self.is_asked {
+            if self.asked.is_some_and(|asked| last_read < asked) {
                 return Poll::Ready(());
+            }
+            let due = last_read + KEEPALIVE;
+            if now < due {
+                self.asked = None;
+                self.timer.as_mut().reset(due.into());
             } else {
                 let _ = pings.send_ping(Ping::opaque()); // one that is on its way will do
-                self.is_asked = true;
+                self.asked = Some(now);
                 self.timer.as_mut().reset((now + KEEPALIVE_TIMEOUT).into());
             }
         }

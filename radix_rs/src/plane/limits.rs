@@ -57,6 +57,3 @@ pub(crate) const REQUESTS_WINDOW_BYTES: u32 = 16 << 20;
 /// lying here stays small; the window of all of a connection is never what stops one of them.
 pub(crate) const ANSWER_WINDOW_BYTES: u32 = 64 << 10;
 pub(crate) const ANSWERS_WINDOW_BYTES: u32 = 1 << 30;
-
-/// Larger frames spare work where much is sent at once.
-pub(crate) const FRAME_BYTES: u32 = 128 << 10;

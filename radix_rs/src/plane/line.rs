@@ -64,6 +64,23 @@ impl<T: AsyncWrite + Unpin> Gathered<T> {
     }
 }
 
+impl<T: AsyncRead + AsyncWrite + Unpin> Gathered<T> {
+    /// Says that nothing more comes from here; ready once nothing more comes from there.
+    pub fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.0.borrow_mut();
+        let _ = ready!(state.poll_give(cx));
+        let _ = ready!(Pin::new(&mut state.socket).poll_shutdown(cx));
+        let mut rest = [0; 4096];
+        loop {
+            let mut rest = ReadBuf::new(&mut rest);
+            let read = ready!(Pin::new(&mut state.socket).poll_read(cx, &mut rest));
+            if read.is_err() || rest.filled().is_empty() {
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
 impl<T: AsyncWrite + Unpin> State<T> {
     fn poll_give(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.gathered.is_empty() {

@@ -52,20 +52,20 @@ async fn whole(body: &mut RecvStream) -> Result<BytesMut, End> {
         let piece = piece.map_err(|_| End::Gone(Code::Cancelled))?;
         // If this fails the connection is gone, which the next poll says.
         let _ = body.flow_control().release_capacity(piece.len());
-        add(piece, &mut come);
+        add(&piece, &mut come);
     }
 }
 
-fn add(piece: Bytes, come: &mut BytesMut) {
+fn add(piece: &Bytes, come: &mut BytesMut) {
     if come.is_empty() {
-        let promised = piece.first_chunk::<PREFIX_BYTES>().map_or(0, length);
+        let promised = piece.first_chunk().copied().map_or(0, length);
         come.reserve((promised + PREFIX_BYTES).min(FIRST_BYTES).max(piece.len()) + ROOM_BYTES);
     }
-    come.extend_from_slice(&piece);
+    come.extend_from_slice(piece);
 }
 
-fn length([_, length @ ..]: &[u8; PREFIX_BYTES]) -> usize {
-    u32::from_be_bytes(*length) as usize
+fn length([_, length @ ..]: [u8; PREFIX_BYTES]) -> usize {
+    u32::from_be_bytes(length) as usize
 }
 
 /// Where the first message ends, if it is here.
@@ -73,7 +73,7 @@ fn end_of_message(come: &[u8]) -> Result<Option<usize>, Refusal> {
     let Some(prefix) = come.first_chunk() else {
         return Ok(None);
     };
-    let length = length(prefix);
+    let length = length(*prefix);
     if length > MAX_MESSAGE_BYTES {
         return Err(too_large(length));
     }

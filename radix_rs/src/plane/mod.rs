@@ -16,6 +16,7 @@ mod connection;
 mod counters;
 mod course;
 mod desk;
+mod elsewhere;
 mod forward;
 mod histogram;
 mod limits;

@@ -16,9 +16,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_local;
 
 use super::Shared;
-use super::limits::{
-    ANSWER_WINDOW_BYTES, ANSWERS_WINDOW_BYTES, FRAME_BYTES, MAX_HEADER_LIST_BYTES,
-};
+use super::limits::{ANSWER_WINDOW_BYTES, ANSWERS_WINDOW_BYTES, MAX_HEADER_LIST_BYTES};
 use super::line::Line;
 use super::link::{Link, Open};
 use super::replicas::Replica;
@@ -63,8 +61,7 @@ impl Shard {
 
     /// Between 0 and 1.
     pub fn uniform(&self) -> f64 {
-        let number = u32::try_from(self.random.borrow_mut().next() >> 32).unwrap_or(0);
-        f64::from(number) / f64::from(u32::MAX)
+        self.random.borrow_mut().share()
     }
 
     /// The link to a replica; links to those that left are dropped on the way.
@@ -118,14 +115,13 @@ where
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .initial_window_size(ANSWER_WINDOW_BYTES)
         .initial_connection_window_size(ANSWERS_WINDOW_BYTES)
-        .max_frame_size(FRAME_BYTES)
         // Tokens are small, and what one stream may leave unread is bounded by its window.
         .data_frame_budget(usize::MAX);
     let (line, gathered) = Line::new(socket);
     let shaken = builder.handshake::<_, Bytes>(line).await;
     let (sender, connection) = shaken.map_err(|error| error.to_string())?;
     let stands = Rc::new(Cell::new(true));
-    let still = stands.clone();
+    let standing = stands.clone();
     spawn_local(async move {
         let mut connection = pin!(connection);
         let mut driven = pin!(poll_fn(move |cx| {
@@ -134,14 +130,17 @@ where
             over.map(drop)
         }));
         if let Some(replica) = replica {
-            let life = replica.life();
+            let began_in = replica.life();
             let (mut all, mut unanswered) = (pin!(replica.ending()), pin!(replica.ending()));
             poll_fn(|cx| {
-                let told = replica.poll_ended(cx, life, false, unanswered.as_mut());
+                let told = replica.poll_ended(cx, began_in, false, unanswered.as_mut());
                 if told.is_ready() {
-                    still.set(false);
+                    standing.set(false);
                 }
-                if replica.poll_ended(cx, life, true, all.as_mut()).is_ready() {
+                if replica
+                    .poll_ended(cx, began_in, true, all.as_mut())
+                    .is_ready()
+                {
                     return Poll::Ready(());
                 }
                 driven.as_mut().poll(cx)
@@ -150,7 +149,7 @@ where
         } else {
             driven.await;
         }
-        still.set(false);
+        standing.set(false);
     });
     Ok(Open { sender, stands })
 }

@@ -6,6 +6,7 @@ mod buffer;
 mod chain;
 mod plane;
 mod router;
+mod sim;
 mod text;
 mod tree;
 
@@ -17,5 +18,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     tree::register(module)?;
     text::register(module)?;
     router::register(module)?;
-    plane::register(module)
+    plane::register(module)?;
+    sim::register(module)
 }
