@@ -30,7 +30,7 @@ fn main() {
     let replicas: usize = arguments.next().map_or(64, |each| each.parse().unwrap());
     let picks: usize = arguments.next().map_or(4000, |each| each.parse().unwrap());
     let key = HashKey::derive(b"decision");
-    let router = Router::new(&Settings::new(key, PolicyKind::Cost));
+    let router = Router::new(&Settings::new(key.clone(), PolicyKind::Cost));
     for replica in 0..replicas {
         fill(&router, &key, replica);
     }
