@@ -230,7 +230,7 @@ fn simulate(
     };
     let block_size = trace.borrow().0.block_size();
     let mut ours = Routers::new(routers, &settings, replicas.number, block_size, delivery)?;
-    let outcome = play(trace, replicas, &mut ours, progress)?;
+    let outcome = play(trace, &replicas, &mut ours, progress)?;
     Ok(Simulated::new(
         outcome,
         ours.matched_tokens(),
@@ -246,13 +246,13 @@ fn simulate_picker(
     replicas: SimulatedReplicas,
     picker: Bound<'_, PyAny>,
 ) -> PyResult<Simulated> {
-    let outcome = play(trace, replicas, &mut Picker(picker), None)?;
+    let outcome = play(trace, &replicas, &mut Picker(picker), None)?;
     Ok(Simulated::new(outcome, 0, 0))
 }
 
 fn play<D: Dispatcher>(
     trace: &Bound<'_, Trace>,
-    replicas: SimulatedReplicas,
+    replicas: &SimulatedReplicas,
     dispatcher: &mut D,
     progress: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Outcome>
