@@ -230,7 +230,7 @@ fn simulate(
     };
     let block_size = trace.borrow().0.block_size();
     let mut ours = Routers::new(routers, &settings, replicas.number, block_size, delivery)?;
-    let outcome = play(trace, &replicas, &mut ours, progress)?;
+    let outcome = play(trace, &replicas, &mut ours, progress.as_ref())?;
     Ok(Simulated::new(
         outcome,
         ours.matched_tokens(),
@@ -254,16 +254,14 @@ fn play<D: Dispatcher>(
     trace: &Bound<'_, Trace>,
     replicas: &SimulatedReplicas,
     dispatcher: &mut D,
-    progress: Option<Bound<'_, PyAny>>,
+    progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Outcome>
 where
     PyErr: From<D::Error>,
 {
     let mut stopped = Ok(());
     let mut told = |requests: usize| {
-        let told = progress
-            .as_ref()
-            .map_or(Ok(()), |each| each.call1((requests,)).map(drop));
+        let told = progress.map_or(Ok(()), |each| each.call1((requests,)).map(drop));
         stopped = told.and_then(|()| trace.py().check_signals());
         if stopped.is_ok() {
             ControlFlow::Continue(())
