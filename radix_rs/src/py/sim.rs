@@ -204,7 +204,7 @@ fn simulate(
     routers: usize,
     lag_s: f64,
     loss: f64,
-    progress: Option<Bound<'_, PyAny>>,
+    progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Simulated> {
     if routers == 0 || !(0.0..1.0).contains(&loss) {
         let message = format!(
@@ -230,7 +230,7 @@ fn simulate(
     };
     let block_size = trace.borrow().0.block_size();
     let mut ours = Routers::new(routers, &settings, replicas.number, block_size, delivery)?;
-    let outcome = play(trace, &replicas, &mut ours, progress.as_ref())?;
+    let outcome = play(trace, &replicas, &mut ours, progress)?;
     Ok(Simulated::new(
         outcome,
         ours.matched_tokens(),
