@@ -2,6 +2,12 @@
 //! and the choice. `tests/bench/decision.py` runs it and says what the fleet is like.
 //!
 //! `decision REPLICAS PICKS` prints one JSON object: microseconds at the median and the 99th percentile.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "numbers are small"
+)]
 #![allow(
     missing_docs,
     clippy::print_stdout,
