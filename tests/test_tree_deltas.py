@@ -4,6 +4,7 @@ from array import array
 
 from proto.prefixlb.v1 import delta_pb2
 from radix_rs import HASH_VERSION, Tree, chain_hashes, derive_hash_key
+from tests.twins import removed
 
 KEY = derive_hash_key(b"a secret")
 TOKENS = array("I", range(100))
@@ -58,7 +59,7 @@ def test_every_event_is_byte_for_byte_what_protoc_writes() -> None:
     expected = delta_pb2.DeltaBatch(
         events=[
             Event(stored=Stored(hashes=first)),
-            Event(removed=delta_pb2.Removed(last=first[last], count=4)),
+            Event(removed=removed(first[last - 3 : last + 1])),
             Event(stored=Stored(hashes=plain)),
         ]
     )
