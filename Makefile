@@ -52,6 +52,8 @@ check: $(VENV)/.extension ## linters, types, formats, generated code
 	@echo "==> protos: buf, generated code"
 	@cd proto && buf lint
 	@python -m proto.generate --check
+	@echo "==> text: no conflict left unmerged"
+	@! git grep -nE '^(<{7}|>{7}) ' -- .
 	@echo "all clean"
 
 fmt: $(VENV)/.extension ## format and fix what can be fixed

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from proto.enum_names import short_name
 from proto.errors import LBError
 from proto.metadata import CONTROL, MATCHED_TOKENS, REASON, REPLICA
 from proto.prefixlb.v1.inference_pb2 import FinishReason, GenerateResponse
@@ -64,11 +65,10 @@ class Collector:
         self.texts.append(response.text)
         self.token_ids.extend(response.token_ids)
         if response.finish_reason:
-            reason = FinishReason.Name(response.finish_reason)
             self.result = Result(
                 text="".join(self.texts),
                 token_ids=tuple(self.token_ids),
-                finish_reason=reason.removeprefix("FINISH_REASON_").lower(),
+                finish_reason=short_name(FinishReason, response.finish_reason),
                 prompt_tokens=response.usage.prompt_tokens,
                 cached_tokens=response.usage.cached_tokens,
                 completion_tokens=response.usage.completion_tokens,

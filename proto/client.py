@@ -23,8 +23,15 @@ from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from proto.request import Options, Prompt, build_request
 
-CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0),)
-"""Replicas and routers are dialled directly, whatever proxy the environment names."""
+CHANNEL_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2000),  # an attempt to connect may take this long
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+"""Replicas and routers are dialled directly, whatever proxy the environment names, and again soon
+after they went away: by itself gRPC would refuse calls for up to two minutes after their return.
+"""
 
 
 class AsyncGeneration:

@@ -7,7 +7,8 @@ unless the name says otherwise. A broken protocol raises `TreeError` before anyt
 a `hash_key` that has not 16 bytes `ValueError` everywhere.
 """
 
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import Protocol, final
 
 from typing_extensions import Buffer
 
@@ -370,6 +371,22 @@ class MirrorStats:
     """Those that `index_max_bytes` made the mirror forget."""
 
 @final
+class BlockSet:
+    """A mirror's blocks as of one batch; stays as it is while the mirror goes on."""
+
+    epoch: int
+    seq: int
+    count: int
+    forgotten: int
+    """Blocks that the mirror held and had forgotten."""
+
+    def not_in(self, other: BlockSet, limit: int) -> tuple[int, list[int]]:
+        """How many of these blocks `other` lacks, and the first `limit` of them, sorted.
+
+        Without the interpreter's lock: two big trees take milliseconds.
+        """
+
+@final
 class Router:
     """The router's index, load table, prompts in flight and policy. No I/O; thread safe."""
 
@@ -378,16 +395,22 @@ class Router:
         *,
         hash_key: bytes,
         policy: str = "cost",
-        k: float = 1.5,
+        k: float = 1.75,
         decode_weight: float = 1.0,
+        cache_threshold: float = 0.3,
+        balance_abs_threshold: int = 64,
+        balance_rel_threshold: float = 1.5,
+        load_factor: float = 1.25,
         seed: int = 0,
         index_max_bytes: int | None = None,
     ) -> None:
-        """`policy`: "cost", "round_robin", "random" or "least_load". ValueError on another.
+        """`policy`: "cost", "cache_aware", "consistent_hash", "power_of_two", "least_load",
+        "round_robin" or "random". ValueError on another.
 
-        `k`: weight of a prompt's own prefill; counts twice on replicas that serve first come,
-        first served. `decode_weight`: tokens that a request being decoded counts. Both finite and
-        at least 0; else ValueError.
+        `k`: weight of a prompt's own prefill; counts 2.1 times on replicas that serve first come,
+        first served. `decode_weight`: tokens that a request being decoded counts. The thresholds
+        are those of cache_aware, `load_factor` that of consistent_hash, as in the router's
+        settings. All finite and at least 0, ratios at least 1; else ValueError.
 
         `index_max_bytes`: above it the mirrors forget what nobody matched or stored for longest,
         ends of prompts first; count and digest go on proving the rest. None: there is no bound.
@@ -432,7 +455,11 @@ class Router:
         """Memory of the index: of all mirrors together."""
     def load(self, replica: str) -> Load: ...
     def blocks(self, replica: str) -> list[int]:
-        """The hashes in its mirror, sorted; for audits and tests."""
+        """The hashes in its mirror, sorted. For tests."""
+    def block_set(self, replica: str) -> BlockSet:
+        """Its mirror's blocks as of one batch. Looks at the whole index, without the interpreter's
+        lock: for an audit, on a thread of its own.
+        """
     def pick(
         self,
         tokens: Buffer,
@@ -470,3 +497,107 @@ class Router:
         """Recompute every invariant of the index; RouterError names the first that fails. For
         tests.
         """
+
+@final
+class Trace:
+    """Requests for `simulate`, in the order of their arrival."""
+
+    def __init__(self, *, block_size: int) -> None:
+        """`block_size`: tokens in a block, at least 1; else ValueError."""
+    def add(
+        self, arrived_s: float, prompt_tokens: int, output_tokens: int, hashes: Sequence[int]
+    ) -> None:
+        """`hashes`: of the prompt's blocks, any u64, each of the block with all before it.
+
+        ValueError, and nothing changed, on a prompt without tokens, more or fewer hashes than it
+        has blocks (the last one may be left out where it is not whole), a hash that followed
+        another one before, or a time before the last one's.
+        """
+    def __len__(self) -> int: ...
+    @property
+    def num_blocks(self) -> int:
+        """Different ones."""
+
+@final
+class SimulatedReplicas:
+    def __init__(
+        self,
+        number: int,
+        *,
+        cache_tokens: int,
+        order: str = "shortest",
+        chunk_tokens: int = 4096,
+        prefill_tokens_per_s: float = 20_000.0,
+        decode_s: float = 0.02,
+    ) -> None:
+        """`number` replicas alike that cache `cache_tokens` each, in blocks of the trace.
+
+        `order`: whether the prompt with the least left ("shortest") or that came first ("fcfs")
+        goes on after `chunk_tokens`. `decode_s`: of a token of an answer that is decoded alone.
+        ValueError on another order, or on nothing of what there must be some.
+        """
+
+@final
+class ReplicaState:
+    """One simulated replica when a request is to be placed."""
+
+    in_flight: int
+    """Requests there that have not ended."""
+    requests: int
+    """All that it ever got."""
+    pending_tokens: int
+    """Of waiting prompts, neither cached nor computed."""
+    cached_blocks: int
+    matched_blocks: int
+    """Of the request's leading blocks."""
+
+@final
+class Simulated:
+    """What came of a trace; lists by request or by replica."""
+
+    first_token_s: list[float]
+    """From each request's arrival."""
+    prompt_tokens: int
+    cached_tokens: int
+    """Of them, what replicas had when they began."""
+    matched_tokens: int
+    """Of them, what the routers' mirrors showed on the picked replicas."""
+    prefilled_tokens: list[int]
+    requests: list[int]
+    snapshots: int
+    """That routers took, the first of each mirror included."""
+
+class Picker(Protocol):
+    """A rule in the place of routers, which sees the replicas as they are."""
+
+    def pick(self, now_s: float, request: int, replicas: list[ReplicaState]) -> int:
+        """Number of the replica for the request of that number."""
+    def first_token(self, request: int) -> None: ...
+    def ended(self, request: int) -> None: ...
+
+def simulate(
+    trace: Trace,
+    replicas: SimulatedReplicas,
+    *,
+    policy: str = "cost",
+    k: float = 1.75,
+    decode_weight: float = 1.0,
+    cache_threshold: float = 0.3,
+    balance_abs_threshold: int = 64,
+    balance_rel_threshold: float = 1.5,
+    load_factor: float = 1.25,
+    seed: int = 0,
+    routers: int = 1,
+    lag_s: float = 0.0,
+    loss: float = 0.0,
+    progress: Callable[[int], object] | None = None,
+) -> Simulated:
+    """Play a trace under a policy of `Router`, with its index and its pick.
+
+    `routers` share the requests by chance and see each other through the replicas' batches alone,
+    which come `lag_s` late or, a part of them, not at all. `progress` is called now and then with
+    the number of requests so far. Equal arguments give equal results. ValueError as from `Router`.
+    """
+
+def simulate_picker(trace: Trace, replicas: SimulatedReplicas, picker: Picker) -> Simulated:
+    """The same with `picker` instead of routers."""

@@ -225,3 +225,5 @@ class Engine:
             self._report(self._clock())  # a batch's load counts the prompts it announces
         if events := self._expected.changes(announce=not self._delta_log.is_behind):
             self._delta_log.announce(events)
+        self._metrics.announced_prompts.set(self._expected.num_prompts)
+        self._metrics.announced_tokens.set(self._expected.num_tokens)

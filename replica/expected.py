@@ -1,5 +1,7 @@
 """What routers are told of prompts that are accepted and not computed, so that all count them."""
 
+from dataclasses import dataclass
+
 from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent, Dropped
 from replica.request import Request, RequestState
 from replica.tree_core import TreeCore
@@ -9,6 +11,16 @@ MAX_PROMPTS = 1024
 
 MAX_BYTES = 1 << 19
 """Of all that are announced: some 65,000 blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A prompt that routers count."""
+
+    request: Request
+    event: bytes
+    num_tokens: int
+    """Of the prompt, not cached when it was announced."""
 
 
 class ExpectedPrompts:
@@ -25,8 +37,10 @@ class ExpectedPrompts:
         self._max_prompts = max_prompts
         self._max_bytes = max_bytes
         self._accepted: list[Request] = []
-        self._announced: dict[int, tuple[Request, bytes]] = {}
+        self._announced: dict[int, Announced] = {}
         self._num_bytes = 0
+        self.num_tokens = 0
+        """Of the prompts that `num_prompts` counts, those not cached when they were announced."""
         self._last_id = 0
 
     @property
@@ -36,6 +50,11 @@ class ExpectedPrompts:
 
     def accept(self, request: Request) -> None:
         self._accepted.append(request)
+
+    @property
+    def num_prompts(self) -> int:
+        """Announced, and neither computed nor dropped."""
+        return len(self._announced)
 
     def changes(self, *, announce: bool) -> bytes:
         """What happened since the call before, as DeltaBatch.events.
@@ -50,15 +69,16 @@ class ExpectedPrompts:
 
     def snapshot(self) -> bytes:
         """The prompts announced that have not ended, as DeltaBatch.events."""
-        return b"".join(event for _, event in self._announced.values())
+        return b"".join(each.event for each in self._announced.values())
 
     def _ended(self) -> list[bytes]:
-        over = [id for id, (request, _) in self._announced.items() if not _waits(request)]
+        over = [id for id, each in self._announced.items() if not _waits(each.request)]
         events = []
         for id in over:
-            request, event = self._announced.pop(id)
-            self._num_bytes -= len(event)
-            if request.last_token_s is None:
+            ended = self._announced.pop(id)
+            self._num_bytes -= len(ended.event)
+            self.num_tokens -= ended.num_tokens
+            if ended.request.last_token_s is None:
                 dropped = DeltaEvent(dropped=Dropped(id=id))
                 events.append(DeltaBatch(events=[dropped]).SerializeToString())
         return events
@@ -79,7 +99,9 @@ class ExpectedPrompts:
             return b""
         self._last_id += 1
         self._num_bytes += len(event)
-        self._announced[self._last_id] = request, event
+        num_tokens = sequence.prompt_length - sequence.cached
+        self.num_tokens += num_tokens
+        self._announced[self._last_id] = Announced(request, event, num_tokens)
         return event
 
 

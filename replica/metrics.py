@@ -59,6 +59,12 @@ class Metrics:
         self.pending_tokens = gauge(
             "pending_prefill_tokens", "Tokens of waiting requests neither cached nor computed."
         )
+        self.announced_prompts = gauge(
+            "announced_prompts", "Prompts that routers were told to expect and that still wait."
+        )
+        self.announced_tokens = gauge(
+            "announced_prompt_tokens", "Tokens of these prompts, less what was cached."
+        )
         self._slots = Gauge(
             "prefixlb_replica_slots",
             "KV slots, one a token: free, evictable, protected by running requests, or their own.",

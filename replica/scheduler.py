@@ -138,6 +138,8 @@ class Scheduler:
             free_slots=self._cache.num_free,
             evictable_slots=self._cache.available - self._cache.num_free,
             total_slots=self._cache.num_slots,
+            chunk_tokens=self._chunk_size,
+            prefill_tokens_per_s=round(self.prefill_tokens_per_s),
         )
 
     def check(self) -> None:

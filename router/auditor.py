@@ -80,28 +80,32 @@ class Auditor:
                 async for chunk in chunks:
                     tree.apply_snapshot(name, chunk.batch.SerializeToString(), chunk.last)
             while not self._level(tree, member):
-                applied = tree.apply(name, await batches.get())
-                if applied.outcome in ("gap", "epoch"):
-                    raise Overtaken(f"{applied.outcome} at seq {applied.seq} after the snapshot")
-        mirror = self._router.mirror(name)
-        held, known = tree.blocks(name), self._router.blocks(name)
-        missing, extra = await asyncio.to_thread(_differences, held, known)
+                _continue(tree, name, await batches.get())
+            # The mirror goes on meanwhile: the copy follows to where it was seen.
+            known = await asyncio.to_thread(self._router.block_set, name)
+            if member.mirror.state is not MirrorState.STREAMING:
+                raise Overtaken("the mirror came into doubt")
+            while (at := tree.mirror(name)).seq < known.seq and at.epoch == known.epoch:
+                _continue(tree, name, await batches.get())
+        if (at.epoch, at.seq) != (known.epoch, known.seq):
+            raise Overtaken("the mirror began anew")
+        held = await asyncio.to_thread(tree.block_set, name)
+        missing, missing_hashes = await asyncio.to_thread(held.not_in, known, SHOWN_HASHES)
+        extra, extra_hashes = await asyncio.to_thread(known.not_in, held, SHOWN_HASHES)
         # Which ones the mirror forgot nobody knows, but how many, and their digest.
-        equal = not extra and len(missing) == mirror.forgotten
-        if equal:
-            missing = []
+        equal = not extra and missing == known.forgotten
         return AuditResponse(
             replica_id=name,
             outcome=(admin_pb2.AUDIT_OUTCOME_EQUAL if equal else admin_pb2.AUDIT_OUTCOME_DIFFERENT),
-            epoch=mirror.epoch,
-            seq=mirror.seq,
-            tree_blocks=len(held),
-            mirror_blocks=len(known),
-            forgotten=mirror.forgotten,
-            missing=len(missing),
-            missing_hashes=missing[:SHOWN_HASHES],
-            extra=len(extra),
-            extra_hashes=extra[:SHOWN_HASHES],
+            epoch=known.epoch,
+            seq=known.seq,
+            tree_blocks=held.count,
+            mirror_blocks=known.count,
+            forgotten=known.forgotten,
+            missing=0 if equal else missing,
+            missing_hashes=[] if equal else missing_hashes,
+            extra=extra,
+            extra_hashes=extra_hashes,
         )
 
     def _level(self, tree: Router, member: Member) -> bool:
@@ -117,8 +121,8 @@ def _few(names: Iterable[str]) -> str:
     return ", ".join(name[:SHOWN_CHARACTERS] for name in shown) or "none"
 
 
-def _differences(held: list[int], known: list[int]) -> tuple[list[int], list[int]]:
-    """(only in the first, only in the second), each sorted."""
-    if held == known:
-        return [], []
-    return sorted(set(held) - set(known)), sorted(set(known) - set(held))
+def _continue(tree: Router, name: str, batch: bytes) -> None:
+    """Raises Overtaken if `batch` does not follow where `tree` stands."""
+    applied = tree.apply(name, batch)
+    if applied.outcome in ("gap", "epoch"):
+        raise Overtaken(f"{applied.outcome} at seq {applied.seq} after the snapshot")

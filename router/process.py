@@ -113,6 +113,10 @@ def _build(
         policy=settings.policy,
         k=settings.uncached_weight,
         decode_weight=settings.decode_weight,
+        cache_threshold=settings.cache_threshold,
+        balance_abs_threshold=settings.balance_abs_threshold,
+        balance_rel_threshold=settings.balance_rel_threshold,
+        load_factor=settings.load_factor,
         seed=rng.getrandbits(64),
         index_max_bytes=settings.index_max_bytes,
     )

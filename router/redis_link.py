@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping
 
 log = logging.getLogger(__name__)
 
+RETRY_S = 1.0
+"""Between two attempts at most, however long Redis is away: every second that mirrors lag behind
+its return costs more than an attempt does.
+"""
 
 TOLD_S = 60.0
 """What was readable for less than this is not told again: some things come and go."""

@@ -56,14 +56,48 @@ class RouterSettings(BaseSettings):
     static_replicas: Addresses = Field(
         [], description="host:port of every replica, for --discovery static"
     )
-    policy: Literal["cost", "round_robin", "random", "least_load"] = Field(
-        "cost", description="how a replica is picked"
-    )
+    policy: Literal[
+        "cost",
+        "cache_aware",
+        "consistent_hash",
+        "power_of_two",
+        "least_load",
+        "round_robin",
+        "random",
+    ] = Field("cost", description="how a replica is picked; `prefixlb sim` compares them")
     uncached_weight: float = Field(
-        1.5, gt=0, allow_inf_nan=False, description="k of the cost: weight of the tokens to compute"
+        1.75,
+        gt=0,
+        allow_inf_nan=False,
+        description="k of the cost: weight of the tokens to compute",
     )
     decode_weight: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="weight of decode pressure in the cost"
+    )
+    cache_threshold: float = Field(
+        0.3,
+        ge=0,
+        le=1,
+        description="cache_aware: part of a prompt that must be cached for a replica to be "
+        "picked for it",
+    )
+    balance_abs_threshold: int = Field(
+        64,
+        ge=0,
+        description="cache_aware: requests that one replica may have beyond another, else the "
+        "least loaded is picked",
+    )
+    balance_rel_threshold: float = Field(
+        1.5,
+        ge=1,
+        allow_inf_nan=False,
+        description="cache_aware: times as many requests that it may have; both must be exceeded",
+    )
+    load_factor: float = Field(
+        1.25,
+        ge=1,
+        allow_inf_nan=False,
+        description="consistent_hash: requests of a replica at most, over the mean of all",
     )
     index_max_bytes: int = Field(
         2**30,

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError, ResponseError
 from proto import keys
 from proto.redis_client import reply_timeout
 from router.backoff import pauses
-from router.redis_link import RedisLink
+from router.redis_link import RETRY_S, RedisLink
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Subscriber:
 
     async def run(self) -> None:
         """Read until cancelled."""
-        retry = pauses(self._rng)
+        retry = pauses(self._rng, most_s=RETRY_S)
         while True:
             try:
                 await self._find_ends()
@@ -108,7 +108,7 @@ class Subscriber:
                 await asyncio.sleep(next(retry))
             else:
                 self._link.answered()
-                retry = pauses(self._rng)
+                retry = pauses(self._rng, most_s=RETRY_S)
 
     async def _find_ends(self) -> None:
         """Give new streams their cursor, and go back to the beginning of those that began anew."""

@@ -80,7 +80,8 @@ class FakeRouter(InferenceServicer, AdminServicer, ReplicaServicer):
             yield GenerateResponse(token_ids=[7], text="yes")
             if request.text == "cut":
                 return
-            await asyncio.sleep(60 if request.text == "forever" else 0.01)
+            forever = "forever" in (request.text, *(m.content for m in request.chat.messages[-1:]))
+            await asyncio.sleep(60 if forever else 0.01)
             yield GenerateResponse(
                 token_ids=[8, 9],
                 text=" no",

@@ -10,14 +10,8 @@ BLOCK_SIZE = 4
 MASK = 2**64 - 1
 
 
-def mix(value: int) -> int:
-    value = (value ^ (value >> 33)) * 0xFF51_AFD7_ED55_8CCD & MASK
-    value = (value ^ (value >> 33)) * 0xC4CE_B9FE_1A85_EC53 & MASK
-    return value ^ (value >> 33)
-
-
 def digest(blocks: Iterable[int]) -> int:
-    return sum(map(mix, blocks)) & MASK
+    return sum(blocks) & MASK
 
 
 def matched(blocks: set[int], chain: Sequence[int]) -> int:

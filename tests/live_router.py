@@ -127,6 +127,12 @@ def request_of(tokens: Sequence[int] | None = None, **fields: Any) -> inference_
     return request
 
 
+def endless(number: int) -> inference_pb2.GenerateRequest:
+    """Its answer takes longer than anybody waits, and its prompt is no other number's."""
+    sampling = inference_pb2.SamplingParams(max_tokens=1500, ignore_eos=True)
+    return request_of([3 + number % 200, 3 + number // 200, 5], sampling=sampling)
+
+
 def prompt_of(length: int, seed: int = 0) -> list[int]:
     """Random token ids; another seed shares no prefix with it."""
     return random.Random(seed).choices(range(1000), k=length)

@@ -1,13 +1,14 @@
 """A reader of deltas as a third party would write it from the comments of delta.proto.
 
-Hashes are those of tests/twins.py; protobuf's encoding is read here, by hand. Nothing of the
+Protobuf's encoding is read here, by hand. Nothing of the
 product is used.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
-from tests.twins import MASK, mix
+from tests.twins import MASK
 
 MOST_LOG2 = 31
 
@@ -32,10 +33,13 @@ class SpecReader:
         self._before: dict[int, int] = {}
         """The block before each one ever heard of."""
         self.blocks: set[int] = set()
+        self.expected: dict[int, tuple[int, list[int]]] = {}
+        """Start and hashes of the prompts announced that have not ended, by id."""
         self.epoch = self.seq = 0
 
     def snapshot(self, chunks: list[bytes]) -> str:
         self.blocks.clear()
+        self.expected.clear()
         for chunk in chunks:
             batch = self._read(chunk)
             self._apply(batch)
@@ -57,9 +61,17 @@ class SpecReader:
         self._apply(batch)
         return self._proof(batch)
 
+    def coming(self, chain: list[int]) -> int:
+        """How many of a prompt's first blocks are held, or expected."""
+        coming = _same(chain, [block if block in self.blocks else 0 for block in chain])
+        for start, hashes in self.expected.values():
+            if same := _same(chain[start:], hashes):
+                coming = max(coming, start + same)
+        return coming
+
     @property
     def digest(self) -> int:
-        return sum(map(mix, self.blocks)) & MASK
+        return sum(self.blocks) & MASK
 
     def _proof(self, batch: Batch) -> str:
         proven = (len(self.blocks), self.digest) == (batch.count, batch.digest)
@@ -78,8 +90,9 @@ class SpecReader:
         epoch, seq, block_size, hash_version, count, digest = numbers.values()
         if epoch == 0 or (block_size, hash_version) != (self._block_size, self._hash_version):
             raise Refused(f"epoch {epoch}, block size {block_size}, hash version {hash_version}")
-        if any(0 in hashes for kind, _, hashes in map(_event, events) if kind == 1):
-            raise Refused("a stored hash is 0")
+        for kind, _, hashes in map(_event, events):
+            if 0 in (hashes if kind == 1 else hashes[1:] if kind == 4 else ()):
+                raise Refused("a hash is 0")
         return Batch(epoch, seq, count, digest, events)
 
     def _apply(self, batch: Batch) -> None:
@@ -97,10 +110,18 @@ class SpecReader:
                     block = self._before.get(block, 0)
             elif kind == 3:
                 self.blocks.clear()
+            elif kind == 4:
+                self.expected.setdefault(first, (rest[0], rest[1:]))
+            elif kind == 5:
+                self.expected.pop(first, None)
+            waiting = self.expected.items()
+            self.expected = {id: each for id, each in waiting if each[1][-1] not in self.blocks}
 
 
 def _event(data: bytes) -> tuple[int, int, list[int]]:
-    """Kind; parent and hashes of a Stored, last and count of a Removed."""
+    """Kind; parent and hashes of a Stored, last and count of a Removed, id and (start, *hashes) of
+    an Expected, id of a Dropped.
+    """
     kind, first, rest = 0, 0, [0]
     for field, value in _fields(data):
         if field == 1:
@@ -108,20 +129,39 @@ def _event(data: bytes) -> tuple[int, int, list[int]]:
             for inner, number in _fields(_bytes(value)):
                 if inner == 1:
                     first = _number(number)
-                elif inner == 2 and isinstance(number, bytes):  # packed
-                    rest += [
-                        int.from_bytes(number[at : at + 8], "little")
-                        for at in range(0, len(number), 8)
-                    ]
                 elif inner == 2:
-                    rest.append(_number(number))
+                    rest += _hashes(number)
         elif field == 2:
             numbers = {1: 0, 2: 0}
             numbers.update({inner: _number(number) for inner, number in _fields(_bytes(value))})
             kind, first, rest = 2, numbers[1], [numbers[2]]
         elif field == 3:
             kind, first, rest = 3, 0, [0]
+        elif field == 4:
+            kind, first, rest = 4, 0, [0]
+            for inner, number in _fields(_bytes(value)):
+                if inner == 1:
+                    first = _number(number)
+                elif inner == 2:
+                    rest[0] = _number(number)
+                elif inner == 3:
+                    rest += _hashes(number)
+        elif field == 5:
+            kind, first, rest = 5, dict(_fields(_bytes(value)))[1], [0]  # type: ignore[assignment]
     return kind, first, rest
+
+
+def _same(chain: list[int], other: list[int]) -> int:
+    """How many of their first blocks are the same."""
+    pairs = zip(chain, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _hashes(value: int | bytes) -> list[int]:
+    """Packed, or one of those that are not."""
+    if isinstance(value, int):
+        return [value]
+    return [int.from_bytes(value[at : at + 8], "little") for at in range(0, len(value), 8)]
 
 
 def _check_load(data: bytes) -> None:

@@ -10,7 +10,8 @@ from grpc import aio
 
 from proto.prefixlb.v1 import admin_pb2
 from proto.prefixlb.v1.admin_pb2 import AuditRequest, AuditResponse
-from radix_rs import Router
+from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent, Stored
+from radix_rs import HASH_VERSION, BlockSet, Router
 from router.auditor import SHOWN_HASHES, Auditor
 from tests.fake_replica import FakeReplica, replicas
 from tests.live_router import LiveRouter, live_router, prompt_of
@@ -65,8 +66,17 @@ class Forgetful:
     def __getattr__(self, name: str) -> object:
         return getattr(self._router, name)
 
-    def blocks(self, replica: str) -> list[int]:
-        return sorted([*self._router.blocks(replica)[self._lost :], self._made_up])
+    def block_set(self, replica: str) -> BlockSet:
+        at = self._router.mirror(replica)
+        hashes = [*self._router.blocks(replica)[self._lost :], self._made_up]
+        stored = [DeltaEvent(stored=Stored(hashes=[each])) for each in hashes]
+        wrong = Router(hash_key=hash_key(b""))
+        wrong.add_replica(replica, model="tiny", block_size=4)
+        snapshot = DeltaBatch(
+            epoch=at.epoch, seq=at.seq, block_size=4, hash_version=HASH_VERSION, events=stored
+        )
+        wrong.apply_snapshot(replica, snapshot.SerializeToString(), True)
+        return wrong.block_set(replica)
 
 
 @pytest.mark.parametrize("lost", [1, SHOWN_HASHES, SHOWN_HASHES + 1])

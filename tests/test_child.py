@@ -1,11 +1,14 @@
 """router/cli/child.py: a process that is started, watched and ended by its parent."""
 
+import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from router.cli.child import Child
@@ -53,6 +56,36 @@ def test_stop_asks_first(children: Children) -> None:
     wait_for_line(child)
     child.stop()
     assert not child.running and child.exit_code == -signal.SIGTERM
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels tell no child")
+def test_a_parent_that_is_killed_takes_its_children_along(tmp_path: Path) -> None:
+    code = f"""
+import signal, sys
+from pathlib import Path
+from router.cli.child import Child
+command = [sys.executable, "-c", {POLITE!r}]
+child = Child("child", command, address="", log=Path({str(tmp_path / "log")!r}))
+child.start()
+print(child.pid, flush=True)
+signal.pause()
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout
+    child = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.communicate()
+    child.wait(10)
+
+
+def test_no_python_runs_between_fork_and_exec(children: Children) -> None:
+    """With gRPC's threads about, a fork that is more than a vfork may crash."""
+    forked: list[str] = []
+    os.register_at_fork(before=lambda: forked.append("fork"))
+    child = children.python(POLITE)
+    child.start()
+    wait_for_line(child)
+    assert forked == []
 
 
 def test_stop_kills_what_does_not_end_in_time(children: Children) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pty
 import re
 import signal
 import sys
@@ -258,6 +259,43 @@ async def test_a_reader_that_has_had_enough_ends_the_command_silently(
     )
     _, err = await asyncio.wait_for(shell.communicate(), 30)
     assert b"Error" not in err and b"error" not in err, err.decode()
+
+
+async def test_ctrl_c_in_a_terminal_ends_an_answer_and_not_the_conversation(
+    router: FakeRouter,
+) -> None:
+    ours, theirs = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "router.cli", "chat", "--router", router.address),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+
+    def show(until: str) -> str:
+        shown = ""
+        while until not in shown:
+            shown += os.read(ours, 4096).decode()
+        return shown
+
+    try:
+        async with asyncio.timeout(30):
+            await asyncio.to_thread(show, "you> ")
+            os.write(ours, b"forever\n")
+            await asyncio.to_thread(show, "yes")
+            process.send_signal(signal.SIGINT)
+            await asyncio.to_thread(show, "you> ")
+            await router.cancelled.wait()
+            os.write(ours, b"hello\n")
+            assert "yes no" in await asyncio.to_thread(show, "you> ")
+            os.write(ours, b"\x04")  # Ctrl-D
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        os.close(ours)
+    assert [message.content for message in router.requests[-1].chat.messages] == ["hello"]
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """proto/client.py against a server that answers from a script."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -113,3 +114,21 @@ def test_what_the_message_cannot_carry_is_refused_before_it_is_sent(
 ) -> None:
     with pytest.raises(InvalidRequest, match="not a request"):
         build_request(prompt, options)
+
+
+async def test_a_client_dials_on_every_second_at_least_while_its_router_is_away() -> None:
+    dialled: list[float] = []
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        dialled.append(asyncio.get_running_loop().time())
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, AsyncClient(f"127.0.0.1:{port}") as client:
+        waiting = asyncio.create_task(client.channel.channel_ready())
+        async with asyncio.timeout(6.0):
+            while len(dialled) < 6:
+                await asyncio.wait((waiting,), timeout=0.02)
+        waiting.cancel()
+    assert all(after - before < 1.5 for before, after in itertools.pairwise(dialled))

@@ -142,7 +142,7 @@ def test_cluster_that_cannot_start_says_why_and_leaves_no_process(tmp_path: Path
     assert not any(child.running for child in broken.children)
 
 
-def test_up_reports_a_dead_replica_and_ends_all_on_ctrl_c(tiny: Path, tmp_path: Path) -> None:
+def test_up_starts_the_dead_once_more_and_ends_all_on_ctrl_c(tiny: Path, tmp_path: Path) -> None:
     router = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "router.cli", "up", "--model", str(tiny), "--slots", "512"]
     with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
@@ -162,6 +162,12 @@ def test_up_reports_a_dead_replica_and_ends_all_on_ctrl_c(tiny: Path, tmp_path: 
         assert pid
         os.kill(int(pid[1]), signal.SIGKILL)
         eventually(lambda: "replica-1 ended (SIGKILL)" in (tmp_path / "err").read_text())
+        eventually(lambda: "replica-1 is started again" in (tmp_path / "out").read_text())
+        (anew,) = {child.pid for child in psutil.Process(up.pid).children()} - {
+            child.pid for child in children
+        }
+        os.kill(anew, signal.SIGKILL)
+        eventually(lambda: "replica-1 ended twice in a row" in (tmp_path / "err").read_text())
         up.send_signal(signal.SIGINT)
         assert up.wait(30) == 0
         (kept,) = tmp_path.glob("prefixlb-*")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent
-from radix_rs import Router, chain_hashes, derive_hash_key
+from radix_rs import HASH_VERSION, Router, chain_hashes, derive_hash_key
 from replica.expected import ExpectedPrompts
 from replica.models.interface import Batch, SlotPool
 from tests.both_cores import u32
@@ -120,6 +120,26 @@ def test_only_whole_blocks_that_are_not_cached_are_announced() -> None:
     batches(rig)
     rig.generate(prompt[:99], 1)
     assert all("expected" not in kinds(batch) for batch in batches(rig))
+
+
+def test_metrics_show_what_is_announced_and_still_waits() -> None:
+    rig = EngineRig(chunk_size=32)
+
+    def shown() -> tuple[float, float]:
+        metrics = rig.metrics
+        return metrics.announced_prompts._value.get(), metrics.announced_tokens._value.get()
+
+    rig.generate(numbers(40, seed=1), 1)
+    assert shown() == (0, 0)
+    waiting = rig.submit(numbers(40, seed=1) + numbers(60, seed=2), 1)
+    rig.submit(numbers(200, seed=3), 1)
+    rig.step()
+    assert shown() == (2, 60 + 200)
+    rig.engine.leave(waiting)
+    rig.step()
+    assert shown() == (1, 200)
+    rig.run()
+    assert shown() == (0, 0)
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -253,7 +273,9 @@ def test_a_router_expects_what_an_engine_announces() -> None:
     router.add_replica("r0", model="fake", block_size=BLOCK)
     snapshot = rig.engine.snapshot()
     position = snapshot.position
-    start = DeltaBatch(epoch=position.epoch, seq=position.seq, block_size=BLOCK, hash_version=2)
+    start = DeltaBatch(
+        epoch=position.epoch, seq=position.seq, block_size=BLOCK, hash_version=HASH_VERSION
+    )
     router.apply_snapshot("r0", start.SerializeToString(), True)
     batches(rig)
     prompt = numbers(100, seed=1)

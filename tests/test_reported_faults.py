@@ -39,8 +39,9 @@
     test_reported_faults.test_distinct_prompts_without_end_leave_the_index_at_its_bound_and_proven
     index/bound_tests.rs:a_million_prompts_leave_it_as_large_as_the_bound
     index/bound_tests.rs:what_is_matched_now_and_then_outlives_what_is_not
-14. dynamo#10774: the tree is cut and never joined, and its inner nodes grow for ever.
+14. dynamo#10774: splits are never undone, and inner nodes grow for ever.
     index/tests.rs:a_million_changes_that_leave_the_content_as_it_was_leave_the_tree_as_it_was
+    index/tests.rs:runs_that_a_branch_had_cut_are_joined_when_it_goes
 16. vllm#44701, sglang#24568: tenants share blocks by a salt that equals a name, or is not hashed.
     test_router_routing.test_namespaces_share_no_prefix
     test_generate.test_namespaces_share_nothing
@@ -50,6 +51,7 @@
     test_router_alarms.test_batches_of_another_kind_are_refused_loudly_and_nothing_is_believed
 18. dynamo#12315: the load of clients that vanished stays booked.
     test_reported_faults.test_a_thousand_streams_given_up_in_three_ways_leave_nothing
+    test_reported_faults.test_what_a_thousand_streams_held_is_free_a_second_after_they_are_given_up
     test_main_job.test_two_hundred_requests_with_cancels_and_deadlines_leave_nothing
     test_router_discovery.test_a_lease_that_is_gone_for_a_moment_cuts_no_answer
 19. vllm-project/router#238, sglang#32195: one hot replica switches prefix routing off for all.
@@ -69,6 +71,7 @@ from pathlib import Path
 import grpc
 import pytest
 import redis
+from grpc import aio
 
 import tests
 from proto import keys
@@ -81,6 +84,7 @@ from proto.prefixlb.v1.admin_pb2 import (
     PickRequest,
 )
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
+from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from proto.prefixlb.v1.replica_pb2 import FlushRequest
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from proto.redis_client import open_redis
@@ -89,7 +93,7 @@ from router.cli.cluster import LocalCluster
 from router.cli.fleet_view import ReplicaView, view_fleet
 from router.cli.readiness import serves
 from tests.fake_replica import FakeReplica, Script, replicas
-from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
+from tests.live_router import LiveRouter, endless, live_router, prompt_of, request_of, until
 from tests.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.redis
@@ -279,12 +283,12 @@ CLIENT = """
 import asyncio, sys
 from grpc import aio
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
-from tests.live_router import request_of
+from tests.live_router import endless
 
 async def main():
     async with aio.insecure_channel(sys.argv[1]) as channel:
         stub = InferenceStub(channel)
-        calls = [stub.Generate(request_of([1, 2, 3])) for _ in range(int(sys.argv[2]))]
+        calls = [stub.Generate(endless(number)) for number in range(int(sys.argv[2]))]
         await asyncio.gather(*(call.read() for call in calls))
         await asyncio.Event().wait()
 
@@ -376,6 +380,48 @@ def candidate(cluster: LocalCluster, name: str, prompt: list[int]) -> Candidate:
     with grpc.insecure_channel(cluster.router.address) as channel:
         explained = AdminStub(channel).Explain(ExplainRequest(request=request_of(prompt)))
     return next(each for each in explained.candidates if each.replica_id == name)
+
+
+@pytest.mark.slow
+async def test_what_a_thousand_streams_held_is_free_a_second_after_they_are_given_up(
+    cluster: LocalCluster,
+) -> None:
+    """Cancelled, past their deadline, and of a client that was killed; on real replicas."""
+    address = cluster.router.address
+
+    def fleet() -> list[ReplicaView]:
+        return view_fleet(address)
+
+    def in_flight() -> int:
+        return sum(view.status.in_flight for view in fleet())
+
+    def at_rest() -> bool:
+        loads = [view.info.load for view in fleet() if view.info]
+        return in_flight() == 0 and all(
+            load.running == load.waiting == 0
+            and load.free_slots + load.evictable_slots == load.total_slots
+            for load in loads
+        )
+
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, address, "334")
+    try:
+        async with aio.insecure_channel(address) as channel:
+            stub = InferenceStub(channel)
+            await asyncio.to_thread(eventually, lambda: in_flight() == 334, 60.0)
+            cancelled = [stub.Generate(endless(400 + number)) for number in range(333)]
+            late = [stub.Generate(endless(800 + number), timeout=3.0) for number in range(333)]
+            codes = await asyncio.gather(*(call.code() for call in late))
+            assert set(codes) == {grpc.StatusCode.DEADLINE_EXCEEDED}
+            assert in_flight() >= 600, "few have ended by themselves"
+            for call in cancelled:
+                call.cancel()
+            process.kill()
+            await process.wait()
+            await asyncio.to_thread(eventually, at_rest, 1.0)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 @pytest.mark.slow

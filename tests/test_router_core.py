@@ -227,7 +227,7 @@ def test_every_field_of_a_batch_reaches_the_router() -> None:
 
     (candidate,) = router.explain(u32(range(100, 200)), model=MODEL, now_s=0.0)
     assert (candidate.ahead, candidate.delayed_requests) == (20, 3)
-    assert (candidate.decode_pressure, candidate.cost) == (3, 20 + 100 * (1.5 + 3) + 3)
+    assert (candidate.decode_pressure, candidate.cost) == (3, 20 + 100 * (1.75 + 3) + 3)
 
     batch.load.order = delta_pb2.PREFILL_ORDER_FCFS
     batch.load.draining = True

@@ -116,6 +116,42 @@ async def test_what_cannot_be_read_is_set_aside_once_and_the_others_are_used(
         assert await looks.look() == {"good", "liar"}
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "unix:/run/prefixlb.sock",
+        "unix:1234",
+        "dns:///10.0.0.1:1",
+        "10.0.0.1:1\x1b[2J",
+        "10.0.0.1:1\nreplica joins",
+        "10.0.0.1",
+        "10.0.0.1:0",
+        "10.0.0.1:65536",
+        ":1",
+        "a b:1",
+    ],
+)
+async def test_a_lease_with_an_address_that_is_no_host_and_port_is_never_used_nor_printed_raw(
+    redis_url: str, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    async with open_redis(redis_url) as redis:
+        looks = Looks(redis)
+        await looks.lease("good", address="[fe80::1]:30001")
+        await looks.lease("evil", address=address)
+        for _ in range(3):
+            assert await looks.look() == {"good"}
+    [line] = [r.getMessage() for r in caplog.records if "set aside" in r.getMessage()]
+    assert "name='evil'" in line and "expected host:port" in line and line.isprintable()
+
+
+async def test_a_lease_whose_model_does_not_print_is_never_used(redis_url: str) -> None:
+    async with open_redis(redis_url) as redis:
+        looks = Looks(redis)
+        await looks.lease("evil", model="tiny\nreplica leaves replica=good")
+        assert await looks.look() == set()
+        assert "do not print" in looks.link.set_aside["evil"]
+
+
 async def test_while_redis_is_away_no_view_comes_and_the_last_one_stands() -> None:
     async with open_redis("redis://127.0.0.1:1/0") as redis:
         looks = Looks(redis)

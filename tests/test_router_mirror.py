@@ -12,8 +12,9 @@ import pytest
 
 from proto import keys
 from proto.redis_client import open_redis
+from router.discovery.redis import LOOKS
 from tests.fake_replica import FakeReplica, replicas
-from tests.live_router import live_router, prompt_of, until
+from tests.live_router import LiveRouter, live_router, prompt_of, until
 from tests.ports import free_port
 from tests.redis_process import redis_server
 
@@ -135,7 +136,7 @@ async def test_a_flushed_redis_drops_nobody_who_answers_and_at_once_who_does_not
         await dead.kill()
         members = router.parts.fleet.members
         await until(lambda: "dead" not in members, 4.0, "the dead one is dropped")
-        await asyncio.sleep(keys.LEASE_TTL_S)
+        await until(lambda: looked_in_vain(router, "r0"), 6.0, "r0's lease was looked for")
         r0.renewing.set()
         await until(lambda: not router.parts.discovery.without_lease, 2.0, "its lease is back")
         assert "replica leaves replica=r0" not in caplog.text
@@ -281,7 +282,8 @@ async def test_redis_back_after_an_outage_drops_nobody_and_mirrors_end_equal(
             replica.renewing.clear()
             for _ in range(20):
                 await change(replica, rng)
-        await asyncio.sleep(1.0)
+        links = (router.parts.discovery._link, router.parts.subscriber._link)
+        await until(lambda: not any(link.up for link in links), 6.0, "Redis is found to be away")
         assert (await router.generate(prompt_of(40))).code is grpc.StatusCode.OK
         page = await router.metrics()
         assert 'prefixlb_router_redis_up{link="deltas"} 0.0' in page
@@ -291,8 +293,7 @@ async def test_redis_back_after_an_outage_drops_nobody_and_mirrors_end_equal(
             async with open_redis(url) as redis:
                 await redis.zadd(keys.members("test"), {replica.id: 0 for replica in fleet})
         discovery = router.parts.discovery
-        await until(lambda: len(discovery.without_lease) == 2, 6.0, "no leases were found")
-        await asyncio.sleep(keys.LEASE_TTL_S)
+        await until(lambda: looked_in_vain(router, "r0", "r1"), 8.0, "leases were looked for")
         for replica in fleet:
             replica.send = replica.xadd
             replica.renewing.set()
@@ -300,6 +301,12 @@ async def test_redis_back_after_an_outage_drops_nobody_and_mirrors_end_equal(
         await router.synced(*fleet)
         assert "replica joins replica=r0" in caplog.text
         assert "replica leaves" not in caplog.text
+
+
+def looked_in_vain(router: LiveRouter, *names: str) -> bool:
+    """Whether these leases were missing more often than a dead replica's may be."""
+    absent = router.parts.discovery._absent
+    return all(absent.get(name, 0) >= 2 * LOOKS for name in names)
 
 
 async def nowhere(batch: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,8 @@ from redis.asyncio import Redis
 from proto import keys
 from proto.redis_client import open_redis
 from router.redis_link import RedisLink
-from router.subscriber import Subscriber
+from router.subscriber import SILENCE_S, Subscriber
+from tests.fakes import FakeClock
 from tests.live_router import until
 
 pytestmark = pytest.mark.redis
@@ -34,6 +36,32 @@ class Batches:
         self._told()
 
 
+class Watched:
+    """Redis, and how often it was asked."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self.looks = 0
+        """At the end of a stream."""
+        self.reads = 0
+        self.reading = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._redis, name)
+
+    async def xrevrange(self, key: str, count: int) -> Any:
+        self.looks += 1
+        return await self._redis.xrevrange(key, count=count)
+
+    async def xread(self, streams: Any, **options: Any) -> Any:
+        self.reads += 1
+        self.reading = True
+        try:
+            return await self._redis.xread(streams, **options)
+        finally:
+            self.reading = False
+
+
 class Interrupted:
     """Redis, with something that happens while it is asked for a stream's end, once."""
 
@@ -53,9 +81,15 @@ class Interrupted:
 
 
 @asynccontextmanager
-async def subscribed(redis: Any, link: RedisLink | None = None) -> AsyncIterator[Subscriber]:
+async def subscribed(
+    redis: Any, link: RedisLink | None = None, clock: Callable[[], float] = time.monotonic
+) -> AsyncIterator[Subscriber]:
     subscriber = Subscriber(
-        redis, cluster="test", link=link or RedisLink("deltas"), rng=random.Random(0)
+        redis,
+        cluster="test",
+        link=link or RedisLink("deltas"),
+        rng=random.Random(0),
+        clock=clock,
     )
     task = asyncio.create_task(subscriber.run())
     try:
@@ -90,15 +124,18 @@ async def test_a_stream_that_takes_another_ones_place_while_redis_is_asked_is_re
 
 async def test_nothing_is_asked_while_there_are_no_streams(redis_url: str) -> None:
     first, second = Batches(), Batches()
-    async with open_redis(redis_url) as redis, subscribed(redis) as subscriber:
+    async with (
+        open_redis(redis_url) as client,
+        subscribed(redis := Watched(client)) as subscriber,
+    ):
         subscriber.add("first", first)
-        await until(lambda: first.ready)
+        await until(lambda: first.ready and redis.reading)
         subscriber.remove("first")
-        await asyncio.sleep(0.4)  # a read that was under way ends
-        before = (await redis.info("stats"))["total_commands_processed"]
-        await asyncio.sleep(0.6)
-        after = (await redis.info("stats"))["total_commands_processed"]
-        assert after - before == 1  # the count itself
+        await until(lambda: not redis.reading, 2.0, "the read that was under way ends")
+        asked = (redis.looks, redis.reads)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert (redis.looks, redis.reads) == asked
         subscriber.add("second", second)
         await until(lambda: second.ready)
 
@@ -107,8 +144,11 @@ async def test_a_key_of_another_type_is_set_aside_and_the_others_are_read(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     good, bad = Batches(), Batches()
-    link = RedisLink("deltas")
-    async with open_redis(redis_url) as redis, subscribed(redis, link) as subscriber:
+    link, clock = RedisLink("deltas"), FakeClock()
+    async with (
+        open_redis(redis_url) as redis,
+        subscribed(watched := Watched(redis), link, clock) as subscriber,
+    ):
         await redis.set(keys.deltas("test", "bad"), "a string")
         subscriber.add("bad", bad)
         subscriber.add("good", good)
@@ -116,10 +156,14 @@ async def test_a_key_of_another_type_is_set_aside_and_the_others_are_read(
         await add(redis, "good", b"1")
         await until(lambda: good.batches == [b"1"])
         assert list(link.set_aside) == [keys.deltas("test", "bad")] and link.up
-        await asyncio.sleep(3.0)  # it is looked at again
+        looks = watched.looks
+        clock.advance(SILENCE_S)
+        await until(lambda: watched.looks >= looks + 2, 2.0, "both are looked at again")
+        await until(lambda: watched.reading)
         assert caplog.text.count("set aside link=deltas") == 1
 
         await redis.delete(keys.deltas("test", "bad"))
+        clock.advance(SILENCE_S)
         await until(lambda: bad.ready and not link.set_aside, 5.0, "it can be read again")
         await add(redis, "bad", b"2")
         await until(lambda: bad.batches == [b"2"])
@@ -129,12 +173,16 @@ async def test_a_stream_that_becomes_a_key_of_another_type_does_not_stop_the_oth
     redis_url: str,
 ) -> None:
     good, bad = Batches(), Batches()
-    async with open_redis(redis_url) as redis, subscribed(redis) as subscriber:
+    async with (
+        open_redis(redis_url) as redis,
+        subscribed(watched := Watched(redis)) as subscriber,
+    ):
         subscriber.add("good", good)
         subscriber.add("bad", bad)
-        await until(lambda: good.ready and bad.ready)
+        await until(lambda: good.ready and bad.ready and watched.reading)
         await redis.set(keys.deltas("test", "bad"), "a string")
-        await asyncio.sleep(0.3)  # the read that was under way knows nothing of it
+        reads = watched.reads  # the one under way knows nothing of it
+        await until(lambda: watched.reads > reads + 1, 2.0, "another read has met it")
         await add(redis, "good", b"1")
         await until(lambda: good.batches == [b"1"], 2.0)
         await add(redis, "good", b"2")

@@ -4,7 +4,6 @@ from array import array
 
 from proto.prefixlb.v1 import delta_pb2
 from radix_rs import HASH_VERSION, Tree, chain_hashes, derive_hash_key
-from tests.twins import removed
 
 KEY = derive_hash_key(b"a secret")
 TOKENS = array("I", range(100))
@@ -53,13 +52,18 @@ def test_every_event_is_byte_for_byte_what_protoc_writes() -> None:
     assert stored_removed is not None
     assert cleared is not None
 
-    first, last = hashes_of_100_tokens(), 5
+    first = hashes_of_100_tokens()
+    evicted = first[2:]
     plain = chain_hashes(TOKENS, hash_key=KEY, model="m", block_size=16)
     Event, Stored = delta_pb2.DeltaEvent, delta_pb2.Stored
     expected = delta_pb2.DeltaBatch(
         events=[
             Event(stored=Stored(hashes=first)),
-            Event(removed=removed(first[last - 3 : last + 1])),
+            Event(
+                removed=delta_pb2.Removed(
+                    last=evicted[-1], count=4, first=evicted[0], digest=sum(evicted) % 2**64
+                )
+            ),
             Event(stored=Stored(hashes=plain)),
         ]
     )

@@ -10,18 +10,28 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import radix_rs
 from proto import media
-from proto.prefixlb.v1.delta_pb2 import Cleared, DeltaBatch, DeltaEvent, Load, Removed, Stored
+from proto.prefixlb.v1.delta_pb2 import (
+    Cleared,
+    DeltaBatch,
+    DeltaEvent,
+    Dropped,
+    Expected,
+    Load,
+    Removed,
+    Stored,
+)
 from proto.prefixlb.v1.inference_pb2 import MediaItem
 from replica.py_tree import chain
 from tests import twins
 from tests.spec_reader import Refused, SpecReader
 
 FILE = Path(__file__).parent.parent / "proto" / "prefixlb" / "v1" / "vectors.json"
-HASH_VERSION = 2
+HASH_VERSION = 3
 BLOCK_SIZE = 4
 SECRET = b"a secret"
 
@@ -49,6 +59,8 @@ def make_vectors() -> Vectors:
         ("m", "lora", "salt", 4, [0, 2**32 - 1, 5, 5, 5, 5, 5, 5, 1]),
         ("modèle/λ", "", "sel", 24, [(7919 * i) % 50_000 for i in range(48)]),
         ("m", "", "", 32, [2**31 + i for i in range(32)]),
+        ("m", "", "", 16, [i * i for i in range(160)]),
+        ("m", "", "", 144, [i * i for i in range(300)]),
     ]
     return {
         "hash_version": HASH_VERSION,
@@ -73,19 +85,20 @@ def make_vectors() -> Vectors:
             for model, extra_key, cache_salt, block_size, tokens in prompts
         ],
         "media": media_vector(bytes(range(16)), 5),
-        "mix": [[hexed(h), hexed(twins.mix(h))] for h in (1, 2, 0x0123456789ABCDEF, 2**64 - 1)],
         **stream_vectors(),
+        "expected": expected_vectors(),
     }
 
 
 def key_vector(secret: bytes) -> dict[str, str]:
     key = twins.hash_key(secret)
-    parts = [hashlib.sha256(key + bytes([part])).digest() for part in range(3)]
+    parts = [hashlib.sha256(key + bytes([part])).digest() for part in range(17)]
     return {
         "secret": secret.hex(),
         "key": key.hex(),
-        "nh": (parts[0] + parts[1]).hex(),
-        "link": parts[2][:16].hex(),
+        "nh": b"".join(parts[:16]).hex(),
+        "anchor": parts[16][:16].hex(),
+        "aes": parts[16][16:].hex(),
         "key_check": hexed(twins.namespace_seed(key, "prefixlb-key-check", "", "")),
     }
 
@@ -132,7 +145,7 @@ def batch(seq: int, held: set[int], *events: DeltaEvent, **fields: Any) -> bytes
         "block_size": BLOCK_SIZE,
         "hash_version": HASH_VERSION,
         "count": len(held),
-        "digest": sum(map(twins.mix, held)) & twins.MASK,
+        "digest": sum(held) & twins.MASK,
     }
     return DeltaBatch(seq=seq, events=events, **{**values, **fields}).SerializeToString()
 
@@ -210,6 +223,53 @@ def stream_vectors() -> Vectors:
     }
 
 
+def expected_vectors() -> Vectors:
+    """Prompts announced; `coming`: tokens of A's and of B's prompt that are held or expected."""
+    tokens = [list(range(20)), [*range(8), *range(90, 98)]]
+
+    def expected(id: int, start: int, *hashes: int) -> DeltaEvent:
+        return DeltaEvent(expected=Expected(id=id, start=start, hashes=hashes))
+
+    def dropped(id: int) -> DeltaEvent:
+        return DeltaEvent(dropped=Dropped(id=id))
+
+    a1, a2, a3 = set(A[:1]), set(A[:2]), set(A[:3])
+    chunks = [batch(5, set(), stored(0, A[0])), batch(5, a1, expected(1, 1, *A[1:3]))]
+    steps = [
+        ("a prompt that shares blocks with one that waits", batch(6, a1, expected(2, 1, *B[1:]))),
+        ("its id again, with other blocks", batch(7, a1, expected(2, 3, *A[3:]))),
+        ("a prompt whose last block is held", batch(8, a1, expected(3, 0, A[0]))),
+        ("a part of the first is stored", batch(9, a2, stored(A[0], A[1]))),
+        ("its last block is stored: it ends", batch(10, a3, stored(A[1], A[2]))),
+        ("and does not come back with that block's removal", batch(11, a2, removed_block(A[2]))),
+        ("the other is dropped", batch(12, a2, dropped(2))),
+        ("it is dropped again, and one that nobody knows", batch(13, a2, dropped(2), dropped(9))),
+        ("announced and dropped in one", batch(14, a2, expected(4, 2, *B[2:]), dropped(4))),
+        (
+            "a prompt goes on in a cleared tree",
+            batch(15, set(), expected(5, 2, *A[2:]), _cleared()),
+        ),
+        ("all of it", batch(16, set(), expected(6, 0, *A))),
+    ]
+    reader = SpecReader(block_size=BLOCK_SIZE, hash_version=HASH_VERSION)
+    assert reader.snapshot(chunks) == "applied"
+    batches = []
+    for says, data in steps:
+        assert reader.take(data) == "applied", says
+        coming = [BLOCK_SIZE * reader.coming(chain_of(each)) for each in tokens]
+        batches.append({"says": says, "bytes": data.hex(), "coming": coming})
+    return {
+        "tokens": tokens,
+        "snapshot": [chunk.hex() for chunk in chunks],
+        "batches": batches,
+        "refused": batch(17, set(), expected(7, 0, A[0], 0)).hex(),
+    }
+
+
+def removed_block(block: int) -> DeltaEvent:
+    return DeltaEvent(removed=Removed(last=block, count=1))
+
+
 def _cleared() -> DeltaEvent:
     return DeltaEvent(cleared=Cleared())
 
@@ -239,13 +299,9 @@ def test_replicas_and_routers_give_blocks_the_hashes(vectors: Vectors) -> None:
         tokens, block_size = array("I", each["tokens"]), each["block_size"]
         compiled = radix_rs.chain_hashes(tokens, hash_key=key, block_size=block_size, **namespace)
         assert [*map(hexed, compiled)] == each["hashes"]
-        previous, plain = chain.namespace_seed(key, **namespace), []
-        for start in range(0, len(tokens) - block_size + 1, block_size):
-            previous = chain.next_hash(key, previous, tokens[start : start + block_size].tobytes())
-            plain.append(hexed(previous))
-        assert plain == each["hashes"]
-    for value, mixed in vectors["mix"]:
-        assert hexed(chain.mix(int(value, 16))) == mixed
+        seed = chain.namespace_seed(key, **namespace)
+        plain = chain.extend_chain(key, seed, np.asarray(tokens, np.uint32), block_size)
+        assert [*map(hexed, plain)] == each["hashes"]
 
 
 def test_media_counts_as_the_ids(vectors: Vectors) -> None:
@@ -282,3 +338,26 @@ def test_a_router_refuses_what_it_should(vectors: Vectors, router: radix_rs.Rout
             router.apply("r", bytes.fromhex(each["bytes"]))
         with pytest.raises(Refused):
             reader.take(bytes.fromhex(each["bytes"]))
+
+
+def test_a_router_expects_what_it_should(vectors: Vectors) -> None:
+    given = vectors["expected"]
+    key = radix_rs.derive_hash_key(bytes.fromhex(vectors["secret_of_what_follows"]))
+    router = radix_rs.Router(hash_key=key)
+    router.add_replica("r", model="m", block_size=vectors["block_size"])
+    for number, chunk in enumerate(given["snapshot"], start=1):
+        last = number == len(given["snapshot"])
+        router.apply_snapshot("r", bytes.fromhex(chunk), last)
+    for each in given["batches"]:
+        assert router.apply("r", bytes.fromhex(each["bytes"])).outcome == "applied", each
+        coming = [
+            router.explain(array("I", tokens), model="m", now_s=0.0)[0].expected
+            for tokens in given["tokens"]
+        ]
+        assert coming == each["coming"], each
+    with pytest.raises(radix_rs.RouterError):
+        router.apply("r", bytes.fromhex(given["refused"]))
+    with pytest.raises(Refused):
+        SpecReader(block_size=4, hash_version=HASH_VERSION).take(bytes.fromhex(given["refused"]))
+    router.clear("r")  # as with another epoch
+    assert router.explain(array("I", given["tokens"][0]), model="m", now_s=0.0)[0].expected == 0

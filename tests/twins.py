@@ -4,6 +4,8 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+
 from proto.prefixlb.v1.delta_pb2 import DeltaEvent, Removed, Stored
 
 MASK = 2**64 - 1
@@ -66,46 +68,53 @@ def chain_hashes(
     extra_key: str = "",
     cache_salt: str = "",
 ) -> list[int]:
-    previous = namespace_seed(hash_key, model, extra_key, cache_salt)
-    parts = [hashlib.sha256(hash_key + bytes([number])).digest() for number in range(3)]
-    hashes = []
-    for start in range(0, len(tokens) - block_size + 1, block_size):
-        shrunk = nh(parts[0] + parts[1], tokens[start : start + block_size])
-        previous = max(1, siphash13(parts[2][:16], shrunk + previous.to_bytes(8, "little")))
-        hashes.append(previous)
+    parts = [hashlib.sha256(hash_key + bytes([number])).digest() for number in range(17)]
+    nh_key, last = b"".join(parts[:16]), parts[16]
+    aes = Cipher(algorithms.AES(last[16:]), modes.ECB()).encryptor()
+    anchor = namespace_seed(hash_key, model, extra_key, cache_salt)
+    of_block = -(-block_size // 16)
+    hashes: list[int] = []
+    for number in range(len(tokens) // block_size):
+        if of_block > 8 or number % (8 // of_block) == 0:
+            anchor, stretches = hashes[-1] if hashes else anchor, []
+        block = tokens[number * block_size : (number + 1) * block_size]
+        for start in range(0, block_size, 16):
+            if len(stretches) == 8:
+                anchor, stretches = half_of_aes(aes, total(nh_key, last, anchor, stretches)), []
+            stretches.append(block[start : start + 16])
+        hashes.append(half_of_aes(aes, total(nh_key, last, anchor, stretches)))
     return hashes
 
 
-def nh(key: bytes, tokens: Sequence[int]) -> bytes:
-    """128 bits for each sixteen tokens: a sum of products of what is added to the key's words."""
-    shrunk = b""
-    for start in range(0, len(tokens), 16):
-        words = b"".join(t.to_bytes(4, "little") for t in tokens[start : start + 16]).ljust(
-            64, b"\0"
-        )
-        total = 0
-        for at in range(0, 64, 16):
-            factors = [
-                int.from_bytes(words[i : i + 8], "little")
-                + int.from_bytes(key[i : i + 8], "little")
-                for i in (at, at + 8)
-            ]
-            total += (factors[0] & MASK) * (factors[1] & MASK)
-        shrunk += (total % 2**128).to_bytes(16, "little")
-    return shrunk
+def total(nh_key: bytes, last: bytes, anchor: int, stretches: Sequence[Sequence[int]]) -> int:
+    """A sum of products of what is added to the keys' words."""
+    words = b"".join(
+        b"".join(token.to_bytes(4, "little") for token in stretch).ljust(64, b"\0")
+        for stretch in stretches
+    )
+    added, factor = words_of(last)[:2]
+    key = words_of(nh_key)
+    given = words_of(words)
+    products = (
+        ((given[i] + key[i]) & MASK) * ((given[i + 1] + key[i + 1]) & MASK)
+        for i in range(0, len(given), 2)
+    )
+    return (((anchor + added) & MASK) * factor + sum(products)) % 2**128
 
 
-def mix(value: int) -> int:
-    value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & MASK
-    value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & MASK
-    return value ^ value >> 33
+def words_of(data: bytes) -> list[int]:
+    return [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
+
+
+def half_of_aes(aes: CipherContext, value: int) -> int:
+    return max(1, int.from_bytes(aes.update(value.to_bytes(16, "little"))[:8], "little"))
 
 
 def removed(blocks: Sequence[int]) -> Removed:
     """The range of these blocks, in chain order."""
     if len(blocks) == 1:
         return Removed(last=blocks[0], count=1)
-    digest = sum(map(mix, blocks)) & MASK
+    digest = sum(blocks) & MASK
     return Removed(last=blocks[-1], count=len(blocks), first=blocks[0], digest=digest)
 
 
@@ -121,7 +130,7 @@ class Blocks:
 
     @property
     def digest(self) -> int:
-        return sum(map(mix, self.parents)) & MASK
+        return sum(self.parents) & MASK
 
     def apply(self, event: DeltaEvent) -> None:
         match event.WhichOneof("event"):

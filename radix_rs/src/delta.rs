@@ -5,8 +5,6 @@
 
 use prost::Message;
 
-use crate::chain::mix;
-
 /// See `Stored` in delta.proto.
 #[derive(Clone, PartialEq, Message)]
 pub struct Stored {
@@ -30,13 +28,13 @@ pub struct Removed {
     /// The first of them; 0 if `count` is 1.
     #[prost(fixed64, tag = "3")]
     pub first: u64,
-    /// Wrapping sum of [`mix`] over them; 0 if `count` is 1.
+    /// Wrapping sum of them; 0 if `count` is 1.
     #[prost(fixed64, tag = "4")]
     pub digest: u64,
 }
 
 impl Removed {
-    /// A range of `count` blocks, at least one, from `first` to `last`; `sum` is of [`mix`] over them.
+    /// A range of `count` blocks, at least one, from `first` to `last`; `sum` is theirs, wrapping.
     pub fn new(first: u64, last: u64, count: u32, sum: u64) -> Self {
         let (first, digest) = if count > 1 { (first, sum) } else { (0, 0) };
         Self {
@@ -52,7 +50,7 @@ impl Removed {
         let (&first, &last) = (hashes.first()?, hashes.last()?);
         let sum = hashes
             .iter()
-            .fold(0, |sum: u64, &hash| sum.wrapping_add(mix(hash)));
+            .fold(0, |sum: u64, &hash| sum.wrapping_add(hash));
         Some(Self::new(
             first,
             last,
@@ -61,10 +59,10 @@ impl Removed {
         ))
     }
 
-    /// Wrapping sum of [`mix`] over its blocks.
+    /// Wrapping sum of its blocks.
     pub fn sum(&self) -> u64 {
         if self.count == 1 {
-            mix(self.last)
+            self.last
         } else {
             self.digest
         }
@@ -181,6 +179,12 @@ pub struct Load {
     /// Takes nothing new.
     #[prost(bool, tag = "9")]
     pub draining: bool,
+    /// Prompt tokens that a step computes at most; 0 if it does not say.
+    #[prost(uint64, tag = "10")]
+    pub chunk_tokens: u64,
+    /// As measured; 0 if it does not say.
+    #[prost(uint64, tag = "11")]
+    pub prefill_tokens_per_s: u64,
 }
 
 /// See `DeltaBatch` in delta.proto.
@@ -207,7 +211,7 @@ pub struct DeltaBatch {
     /// Blocks in the tree after this batch.
     #[prost(uint64, tag = "7")]
     pub count: u64,
-    /// Wrapping sum of [`crate::chain::mix`] over them.
+    /// Wrapping sum of their hashes.
     #[prost(fixed64, tag = "8")]
     pub digest: u64,
 }

@@ -10,4 +10,5 @@ pub mod index;
 pub mod pick;
 #[cfg(feature = "python")]
 mod py;
+pub mod sim;
 pub mod tree;

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use radix_rs::chain::{
-    HASH_VERSION, HashKey, extend_chain, key_check, mix, namespace_seed, next_hash,
+    HASH_VERSION, HashKey, blocks_in_group, extend_chain, key_check, namespace_seed,
 };
-use radix_rs::pick::{PolicyKind, Router, Settings, Weights};
+use radix_rs::pick::{PolicyKind, Prompt, Router, Settings};
 use serde_json::Value;
 
 fn vectors() -> Value {
@@ -62,7 +62,7 @@ fn keys_follow_from_the_secret() {
 }
 
 #[test]
-fn blocks_have_the_hashes_block_by_block_and_all_at_once() {
+fn blocks_have_the_hashes_group_by_group_and_all_at_once() {
     let vectors = vectors();
     let key = key(&vectors);
     for each in list(&vectors["namespaces"]) {
@@ -77,33 +77,25 @@ fn blocks_have_the_hashes_block_by_block_and_all_at_once() {
         let mut chain = Vec::new();
         extend_chain(&key, seed(&key, each), &tokens, block_size, &mut chain);
         assert_eq!(chain, numbers(&each["hashes"]), "{each}");
-        let mut previous = seed(&key, each);
-        for (block, &hash) in tokens.chunks_exact(block_size).zip(&chain) {
-            previous = next_hash(&key, previous, block);
-            assert_eq!(previous, hash);
+        let of_group = blocks_in_group(block_size);
+        let mut parts = Vec::new();
+        for group in tokens.chunks(of_group * block_size) {
+            let anchor = parts.last().copied();
+            let anchor = anchor.unwrap_or_else(|| seed(&key, each));
+            extend_chain(&key, anchor, group, block_size, &mut parts);
         }
-    }
-    for pair in list(&vectors["mix"]) {
-        assert_eq!(mix(number(&pair[0])), number(&pair[1]));
+        assert_eq!(parts, chain);
     }
 }
 
-/// A router that has taken the snapshot of replica "r".
-fn router(vectors: &Value) -> Router {
-    let router = Router::new(&Settings {
-        hash_key: key(vectors),
-        policy: PolicyKind::Cost,
-        weights: Weights {
-            k: 1.0,
-            decode: 1.0,
-        },
-        seed: 0,
-    });
+/// A router that has taken replica "r"'s `snapshot`.
+fn router(vectors: &Value, snapshot: &Value) -> Router {
+    let router = Router::new(&Settings::new(key(vectors), PolicyKind::Cost));
     let block_size = vectors["block_size"].as_u64().unwrap();
     router
         .add_replica("r", "m", block_size.try_into().unwrap())
         .unwrap();
-    let (last, chunks) = list(&vectors["snapshot"]).split_last().unwrap();
+    let (last, chunks) = list(snapshot).split_last().unwrap();
     for chunk in chunks {
         router.apply_snapshot("r", &bytes(chunk), false).unwrap();
     }
@@ -115,7 +107,7 @@ fn router(vectors: &Value) -> Router {
 #[test]
 fn every_batch_has_its_outcome_and_leaves_the_blocks() {
     let vectors = vectors();
-    let router = router(&vectors);
+    let router = router(&vectors, &vectors["snapshot"]);
     for each in list(&vectors["batches"]) {
         let applied = router.apply("r", &bytes(&each["bytes"])).unwrap();
         assert_eq!(applied.outcome.name(), text(&each["outcome"]), "{each}");
@@ -131,10 +123,35 @@ fn every_batch_has_its_outcome_and_leaves_the_blocks() {
 #[test]
 fn what_is_no_batch_of_this_kind_is_refused_and_changes_nothing() {
     let vectors = vectors();
-    let router = router(&vectors);
+    let router = router(&vectors, &vectors["snapshot"]);
     let before = router.blocks("r").unwrap();
     for each in list(&vectors["refused"]) {
         assert!(router.apply("r", &bytes(&each["bytes"])).is_err(), "{each}");
         assert_eq!(router.blocks("r").unwrap(), before, "{each}");
     }
+}
+
+#[test]
+fn a_prompt_announced_is_expected_until_it_is_stored_or_dropped() {
+    let vectors = vectors();
+    let expected = &vectors["expected"];
+    let router = router(&vectors, &expected["snapshot"]);
+    let prompts: Vec<Vec<u32>> = serde_json::from_value(expected["tokens"].clone()).unwrap();
+    for each in list(&expected["batches"]) {
+        let applied = router.apply("r", &bytes(&each["bytes"])).unwrap();
+        assert_eq!(applied.outcome.name(), "applied", "{each}");
+        let coming = prompts.iter().map(|tokens| {
+            let prompt = Prompt {
+                tokens,
+                model: "m",
+                extra_key: "",
+                cache_salt: "",
+            };
+            router.explain(prompt, 0.0)[0].candidate.expected
+        });
+        let given: Vec<u64> = serde_json::from_value(each["coming"].clone()).unwrap();
+        assert_eq!(coming.collect::<Vec<_>>(), given, "{each}");
+        router.check().unwrap();
+    }
+    assert!(router.apply("r", &bytes(&expected["refused"])).is_err());
 }

@@ -2,16 +2,16 @@
 
 import torch
 
-PANEL = 256
-"""Outputs of a panel, at most: with 576 inputs, 0.6 MB, so that a panel stays in the L2 cache."""
+PANEL = 96
+"""Outputs of a panel, at most: with 576 inputs 0.2 MB, which stays in L2, and enough of them for
+all cores to share evenly."""
 
 
 class Linear:
     """Multiplies by a matrix that is kept in panels of outputs, [panels, inputs, width].
 
     On CPU, few rows (8 to 32: decodes, the rest of a prompt after its cached prefix) take a quarter
-    less time in panels than times the whole matrix; one row takes up to a tenth more, and long
-    prompts the same.
+    less time in panels than whole; one row and long prompts take up to a tenth more.
     """
 
     def __init__(

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proto.prefixlb.v1 import delta_pb2
-from replica.py_tree.chain import mix
 
 _MASK = 2**64 - 1
 NO_PARENT = 0
@@ -37,21 +36,21 @@ class BlockLog:
             return
         self._stored += len(hashes)
         self.count += len(hashes)
-        self.digest = (self.digest + sum(map(mix, hashes))) & _MASK
+        self.digest = (self.digest + sum(hashes)) & _MASK
         push_run(self._events, parent, hashes)
 
     def remove(self, parent: int | None, hashes: Sequence[int]) -> None:
         """`hashes` follow each other, the first follows `parent`; nothing follows the last."""
         if not hashes:
             return
-        mixed = sum(map(mix, hashes))
+        digest = sum(hashes)
         self._removed += len(hashes)
         self.count -= len(hashes)
-        self.digest = (self.digest - mixed) & _MASK
+        self.digest = (self.digest - digest) & _MASK
         last = self._events[-1] if self._events else None
         if last is not None and last.HasField("removed") and self._before_removed == hashes[-1]:
             removed = last.removed
-            mixed += mix(removed.last) if removed.count == 1 else removed.digest
+            digest += removed.last if removed.count == 1 else removed.digest
             removed.count += len(hashes)
         else:
             event = delta_pb2.DeltaEvent()
@@ -61,7 +60,7 @@ class BlockLog:
             self._events.append(event)
         if removed.count > 1:
             removed.first = hashes[0]
-            removed.digest = mixed & _MASK
+            removed.digest = digest & _MASK
         self._before_removed = parent
 
     def clear(self) -> None:

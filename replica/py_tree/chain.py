@@ -1,19 +1,30 @@
 """The chain hash of blocks, as `radix_rs` computes it, in plain Python.
 
 `h(0)` hashes the namespace with SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input
-PRF", 2012), `h(i)` hashes with it what NH (Black et al., "UMAC: Fast and Secure Message
-Authentication", 1999) leaves of the i-th block's token ids, and `h(i-1)`. All keys follow from the
+PRF", 2012). Blocks are taken in groups: of a group's anchor, the hash before it, and of its token
+ids up to the end of a block NH (Black et al., "UMAC: Fast and Secure Message Authentication", 1999)
+leaves 128 bits, and half of what AES makes of those is that block's hash. All keys follow from the
 cluster's. A replica has version, key and key check from here, whichever core its tree has.
 """
 
 import hashlib
 import struct
+from dataclasses import dataclass
 from functools import lru_cache
 
-HASH_VERSION = 2
+import numpy as np
+import numpy.typing as npt
+
+from replica.py_tree import aes
+
+HASH_VERSION = 3
 """Names this chain hash; peers with another version cannot share deltas."""
 
 _MASK = 2**64 - 1
+_STRETCH = 16
+"""Tokens that NH takes at once."""
+_GROUP = 8
+"""Stretches for which NH has a key."""
 
 
 def derive_hash_key(secret: bytes) -> bytes:
@@ -39,34 +50,75 @@ def namespace_seed(key: bytes, model: str, extra_key: str, cache_salt: str) -> i
     return _nonzero(siphash_1_3(key, b"".join(struct.pack("<I", len(f)) + f for f in fields)))
 
 
-def next_hash(key: bytes, previous: int, block: bytes) -> int:
-    """`h(i)` from `h(i-1)` and the block's token ids as little-endian u32."""
-    nh_key, link_key = _block_keys(key)
-    stretches = [block[start : start + 64] for start in range(0, len(block), 64)]
-    shrunk = b"".join(_nh(nh_key, stretch).to_bytes(16, "little") for stretch in stretches)
-    return _nonzero(siphash_1_3(link_key, shrunk + struct.pack("<Q", previous)))
+def blocks_in_group(block_size: int) -> int:
+    """In a group all hashes follow from the last one before it."""
+    return max(1, _GROUP // -(-block_size // _STRETCH))
+
+
+def extend_chain(
+    key: bytes, anchor: int, tokens: npt.NDArray[np.uint32], block_size: int
+) -> list[int]:
+    """Of the whole blocks of `tokens`, which begin a group; `anchor` is the hash before it."""
+    hashes: list[int] = []
+    of_group = block_size * blocks_in_group(block_size)
+    whole = len(tokens) // block_size * block_size
+    for start in range(0, whole, of_group):
+        hashes += _hash_group(key, anchor, tokens[start : min(start + of_group, whole)], block_size)
+        anchor = hashes[-1]
+    return hashes
+
+
+def _hash_group(
+    key: bytes, anchor: int, tokens: npt.NDArray[np.uint32], block_size: int
+) -> list[int]:
+    keys = _block_keys(key)
+    hashes = []
+    total, stretches = keys.begin(anchor), 0
+    for start in range(0, len(tokens), block_size):
+        block = tokens[start : start + block_size].astype("<u4").tobytes()
+        for at in range(0, len(block), 4 * _STRETCH):
+            if stretches == _GROUP:  # within a block longer than a group
+                total, stretches = keys.begin(keys.hash(total)), 0
+            total += _nh(keys.nh[stretches], block[at : at + 4 * _STRETCH])
+            stretches += 1
+        hashes.append(keys.hash(total))
+    return hashes
+
+
+@dataclass(frozen=True)
+class _Keys:
+    nh: list[tuple[int, ...]]
+    anchor: tuple[int, int]
+    aes: list[int]
+
+    def begin(self, anchor: int) -> int:
+        """NH of what stands before a group."""
+        added, factor = self.anchor
+        return ((anchor + added) & _MASK) * factor
+
+    def hash(self, total: int) -> int:
+        """The first half of AES of it, mod 2^128."""
+        encrypted = aes.encrypt(self.aes, (total % 2**128).to_bytes(16, "little"))
+        return _nonzero(int.from_bytes(encrypted[:8], "little"))
 
 
 @lru_cache(maxsize=8)
-def _block_keys(key: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Those of NH and of the link: SHA-256 of the key and a byte 0, 1 and 2."""
-    first, second, third = (hashlib.sha256(key + bytes([part])).digest() for part in range(3))
-    return struct.unpack("<8Q", first + second), third[:16]
+def _block_keys(key: bytes) -> _Keys:
+    """SHA-256 of the key and a byte: of 0 to 15, those of NH; of 16, those of anchor and AES."""
+    parts = [hashlib.sha256(key + bytes([part])).digest() for part in range(17)]
+    words = struct.unpack("<64Q", b"".join(parts[:16]))
+    return _Keys(
+        nh=[words[start : start + 8] for start in range(0, 64, 8)],
+        anchor=struct.unpack("<2Q", parts[16][:16]),
+        aes=aes.round_keys(parts[16][16:]),
+    )
 
 
 def _nh(key: tuple[int, ...], stretch: bytes) -> int:
-    """128 bits of up to 16 tokens, zeros for those that are missing."""
+    """Of up to 16 tokens, zeros for those that are missing."""
     words: tuple[int, ...] = struct.unpack("<8Q", stretch.ljust(64, b"\0"))
     sums = [(word + part) & _MASK for word, part in zip(words, key, strict=True)]
-    products = (a * b for a, b in zip(sums[::2], sums[1::2], strict=True))
-    return sum(products) % 2**128
-
-
-def mix(value: int) -> int:
-    """What a block adds to a digest: the 64-bit finaliser of MurmurHash3."""
-    value = (value ^ (value >> 33)) * 0xFF51_AFD7_ED55_8CCD & _MASK
-    value = (value ^ (value >> 33)) * 0xC4CE_B9FE_1A85_EC53 & _MASK
-    return value ^ (value >> 33)
+    return sum(a * b for a, b in zip(sums[::2], sums[1::2], strict=True))
 
 
 def siphash_1_3(key: bytes, data: bytes) -> int:

@@ -112,13 +112,11 @@ class Structure:
         """Of the last block that ends at or before the end of `node`."""
         return next((above.hashes[-1] for above in node.path() if above.hashes), None)
 
-    def last_hash_at(self, place: Place) -> int | None:
-        """Of the last block that ends at or before `place`."""
-        node = place.node
-        if node.parent is None:
-            return None
-        ended = place.matched // self.block_size - node.start // self.block_size
-        return node.hashes[ended - 1] if ended else self.last_hash(node.parent)
+    def hash_on_path(self, node: Node, block: int) -> int:
+        """Of the block numbered `block`, which ends on the path to `node`."""
+        end = (block + 1) * self.block_size
+        holder = next(above for above in node.path() if above.start < end)
+        return holder.hashes[block - holder.start // self.block_size]
 
     def below(self, root: Node) -> Iterator[Node]:
         """The nodes under `root`, parents first."""

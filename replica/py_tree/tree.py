@@ -141,8 +141,8 @@ class PyTree:
         key = self._whole_pages(token_array("tokens", tokens))
         place = self._place(key, node, length, space)
         start = place.matched // self._structure.block_size if place else 0
-        before = self._structure.last_hash_at(place) if place else None
-        hashes = self._hash_blocks(before, key, start, space)
+        node_there = place.node if place else self._structure.plain_root
+        _, hashes = self._hash_blocks(node_there, key, start, space)
         if not hashes:
             return b""
         expected = delta_pb2.Expected(id=natural(id), start=start, hashes=hashes)
@@ -382,27 +382,29 @@ class PyTree:
         start, stop = parent.end, len(key)
         # Copies: the caller's buffers are used again.
         leaf = self._structure.add_leaf(parent, key[start:].copy(), slots[start:stop].copy())
-        before = self._structure.last_hash(parent)
         # The first block that ends in the leaf may begin above it.
         first = start // self._structure.block_size
-        leaf.hashes = self._hash_blocks(before, key, first, namespace)
+        before, leaf.hashes = self._hash_blocks(parent, key, first, namespace)
         self._blocks.store(before, leaf.hashes)
         self._evictable_tokens += len(leaf.tokens)
         leaf.created = self._clock + 1
         return leaf
 
     def _hash_blocks(
-        self, before: int | None, key: Tokens, first: int, namespace: Namespace
-    ) -> list[int]:
-        """Of the whole blocks of `key` from the one numbered `first` on, which follows `before`."""
+        self, node: Node, key: Tokens, first: int, namespace: Namespace
+    ) -> tuple[int | None, list[int]]:
+        """The hash before the blocks of `key` from the one numbered `first` on, and theirs.
+
+        All before those are on the path to `node`.
+        """
         size = self._structure.block_size
-        last = self._seed(namespace) if before is None else before
-        hashes = []
-        for end in range((first + 1) * size, len(key) + 1, size):
-            block = key[end - size : end].astype("<u4").tobytes()
-            last = chain.next_hash(self._hash_key, last, block)
-            hashes.append(last)
-        return hashes
+        of_group = first % chain.blocks_in_group(size)
+        group = first - of_group
+        before = self._structure.hash_on_path(node, group - 1) if group else None
+        anchor = self._seed(namespace) if before is None else before
+        hashes = chain.extend_chain(self._hash_key, anchor, key[group * size :], size)
+        # Those of the group that are known come again.
+        return hashes[of_group - 1] if of_group else before, hashes[of_group:]
 
     def _remove_leaf(self, leaf: Node) -> None:
         assert leaf.parent is not None

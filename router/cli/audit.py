@@ -8,6 +8,7 @@ import grpc
 from rich.table import Table
 
 from proto.client import CHANNEL_OPTIONS
+from proto.enum_names import short_name
 from proto.errors import from_status
 from proto.prefixlb.v1.admin_pb2 import AuditOutcome, AuditRequest, AuditResponse
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
@@ -81,7 +82,7 @@ def audit_table(audited: list[AuditResponse]) -> Table:
 
 def outcome(audited: AuditResponse) -> str:
     """ "equal", "different" or "undecided"."""
-    return AuditOutcome.Name(audited.outcome).removeprefix("AUDIT_OUTCOME_").lower()
+    return short_name(AuditOutcome, audited.outcome)
 
 
 def as_dict(audited: AuditResponse) -> dict[str, Any]:

@@ -26,8 +26,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "chat",
         usage="%(prog)s [--flag VALUE ...]",
         help="hold a conversation",
-        description="A line is a message. Waits for a cluster that is still loading, and ends with "
-        "Ctrl-D, or with the last line of a pipe.",
+        description="A line is a message. Waits for a cluster that is still loading. Ctrl-C ends "
+        "an answer; Ctrl-D, or the last line of a pipe, ends the conversation.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -37,7 +37,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(args: argparse.Namespace) -> int:
-    """One turn a line; a turn that fails is not part of the history."""
+    """One turn a line; a turn that fails or is cut off is not part of the history."""
     wait_until_serving(args.router, console.stderr(), timeout_s=READY_TIMEOUT_S)
     history = [{"role": "system", "content": args.system}] if args.system else []
     failed = False
@@ -49,6 +49,11 @@ def run(args: argparse.Namespace) -> int:
                 show_answer(generation)
             except (Unavailable, NotServed):
                 raise
+            except KeyboardInterrupt:
+                if not sys.stdin.isatty():
+                    raise
+                generation.cancel()
+                continue
             except LBError as error:
                 failed = True
                 console.error(sentence(error, args))

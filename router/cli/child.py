@@ -3,13 +3,27 @@
 import os
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from router.cli import tied
 from router.cli.signals import held_back
 
 END_GRACE_S = 30.0
 """How long a process has to finish what it has begun: as long as a router drains."""
+
+
+def tied_to_us(command: Sequence[str]) -> list[str]:
+    """On Linux the command so that it ends as on SIGTERM when this process is gone.
+
+    By a program in between rather than a `preexec_fn`, for which Python would fork: in a process
+    with the threads of gRPC, the fork can crash before it becomes the command.
+    """
+    if sys.platform != "linux":
+        return list(command)
+    return [sys.executable, "-I", "-S", tied.__file__, str(os.getpid()), *command]
 
 
 class Child:
@@ -33,14 +47,16 @@ class Child:
         self.log = log
         self._env = {**os.environ, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
+        self._started_s = 0.0
 
     def start(self) -> None:
         """Run it, in a session of its own: Ctrl-C reaches the parent alone, which ends children."""
         if self.running:
             raise RuntimeError(f"{self.name} is running already")
+        self._started_s = time.monotonic()
         with self.log.open("ab") as log, held_back():
             self._process = subprocess.Popen(
-                self.command,
+                tied_to_us(self.command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -63,6 +79,11 @@ class Child:
     def exit_code(self) -> int | None:
         """Of the last run, negative for a signal; None while it runs or was never started."""
         return self._process.poll() if self._process else None
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was last started."""
+        return time.monotonic() - self._started_s
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal if it runs: SIGKILL to crash it, SIGSTOP and SIGCONT to freeze it."""

@@ -5,14 +5,29 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from proto.errors import LBError
-from router.cli import audit, chat, console, demo, explain, generate, launch, model, status, top, up
+from router.cli import (
+    audit,
+    chat,
+    console,
+    demo,
+    explain,
+    generate,
+    hash_log,
+    launch,
+    model,
+    sim,
+    status,
+    top,
+    up,
+)
 from router.cli.failures import sentence
 
-COMMANDS = (up, demo, generate, chat, status, top, explain, audit, launch, model)
+COMMANDS = (up, demo, generate, chat, status, top, explain, audit, sim, hash_log, launch, model)
 
 EXAMPLES = """examples:
   prefixlb demo                                      see what it brings, in three minutes
   prefixlb up --replicas 3                           a cluster on this machine
+  prefixlb sim --trace log.jsonl                     what it would bring you
   prefixlb generate --chat "Name three rivers."      ask it, from another terminal
 
 `prefixlb COMMAND --help` lists the flags of a command, with examples. Where a router is asked,

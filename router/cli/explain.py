@@ -9,6 +9,7 @@ from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 
 from proto.client import CHANNEL_OPTIONS
+from proto.enum_names import short_name
 from proto.errors import InvalidRequest, from_status
 from proto.prefixlb.v1.admin_pb2 import ExplainRequest, ExplainResponse, PickReason
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
@@ -22,8 +23,9 @@ EXAMPLES = """examples:
   prefixlb explain --ids 1,15,9,2 --json
   prefixlb explain - < prompt.txt
 
-The lowest cost is picked. It is in tokens: what the replica would compute first (ahead), what it
-has not cached of this prompt, times whom that delays, and what its running requests take meanwhile.
+The lowest cost is picked, or one within a hundredth of it. It is in tokens: what the replica would
+compute first (ahead), what it has not cached of this prompt, times whom that delays, and what its
+running requests take meanwhile.
 """
 TIMEOUT_S = 10.0
 
@@ -89,22 +91,18 @@ def verdict(explained: ExplainResponse) -> str:
     if not pick.replica_id:
         return "no replica can take this prompt now"
     return (
-        f"{pick.replica_id} ({reason(pick.reason)}): {pick.matched_tokens} of "
+        f"{pick.replica_id} ({short_name(PickReason, pick.reason)}): {pick.matched_tokens} of "
         f"{pick.prompt_tokens} prompt tokens are cached there"
     )
-
-
-def reason(number: "PickReason.ValueType") -> str:
-    """As in the answer's metadata."""
-    return PickReason.Name(number).removeprefix("PICK_REASON_").lower()
 
 
 def as_dict(explained: ExplainResponse) -> dict[str, Any]:
     """For scripts; names as in admin.proto."""
     pick = explained.pick
     named = ("replica_id", "address", "prompt_tokens", "matched_tokens")
+    picked = {name: getattr(pick, name) for name in named}
     return {
-        "pick": {**{name: getattr(pick, name) for name in named}, "reason": reason(pick.reason)}
+        "pick": {**picked, "reason": short_name(PickReason, pick.reason)}
         if pick.replica_id
         else None,
         "candidates": [

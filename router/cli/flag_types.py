@@ -36,6 +36,29 @@ def seconds(text: str) -> float:
     return number
 
 
+def at_least(least: float) -> Callable[[str], float]:
+    """A number."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not least <= number < math.inf:
+            raise ArgumentTypeError(f"expected a number of at least {least:g}, got {text!r}")
+        return number
+
+    return read
+
+
+def part(text: str) -> float:
+    """From 0 to below 1."""
+    number = at_least(0)(text)
+    if number >= 1:
+        raise ArgumentTypeError(f"expected a number below 1, got {text!r}")
+    return number
+
+
 def address(text: str) -> str:
     """HOST:PORT, as gRPC takes it."""
     host, _, port = text.rpartition(":")

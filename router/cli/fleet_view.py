@@ -7,6 +7,7 @@ import grpc
 
 from proto import keys
 from proto.client import CHANNEL_OPTIONS
+from proto.enum_names import short_name
 from proto.errors import from_status
 from proto.prefixlb.v1.admin_pb2 import ListReplicasRequest, MirrorState, ReplicaStatus
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
@@ -57,7 +58,7 @@ class ReplicaView:
     @property
     def mirror(self) -> str:
         """The mirror in a few words."""
-        name = MirrorState.Name(self.status.mirror).removeprefix("MIRROR_STATE_").lower()
+        name = short_name(MirrorState, self.status.mirror)
         if self.info is None or self.status.mirror != MirrorState.MIRROR_STATE_STREAMING:
             return name
         if self.mirror_equals_tree:

@@ -17,6 +17,7 @@ EXAMPLES = """examples:
   prefixlb generate "The capital of France is" --max-tokens 8
   prefixlb generate --chat "Name three rivers." --temperature 0.7 --seed 1
   cat notes.txt | prefixlb generate - --json
+  prefixlb generate -- "-1 is a number that"         a prompt that begins with a dash
 """
 
 

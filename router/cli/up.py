@@ -19,6 +19,8 @@ from router.settings import RouterSettings
 
 POLICIES = get_args(RouterSettings.model_fields["policy"].annotation)
 WATCH_PERIOD_S = 0.2
+SHORTEST_LIFE_S = 10.0
+"""Who ends sooner would end again."""
 
 EXAMPLES = """examples:
   prefixlb up --replicas 3
@@ -60,7 +62,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 0 after Ctrl-C, SIGTERM or a closed terminal, 1 if the router ended by itself."""
+    """Returns 0 after Ctrl-C, SIGTERM or a closed terminal, 1 if the router ended twice."""
     end_in_order()
     out = console.stdout()
     if not is_free(args.port, HOST):
@@ -83,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         with cluster:
             _introduce(out, cluster)
             try:
-                _watch(cluster, logs)
+                _watch(out, cluster, logs)
             except KeyboardInterrupt:
                 out.print(
                     "ending router, replicas and Redis, in this order: running answers have "
@@ -106,16 +108,24 @@ def _introduce(out: Console, cluster: LocalCluster) -> None:
     out.print("Ctrl-C ends it.")
 
 
-def _watch(cluster: LocalCluster, logs: LogDir) -> None:
-    """Report each child that ends by itself; the rest goes on, as it would in production.
+def _watch(out: Console, cluster: LocalCluster, logs: LogDir) -> None:
+    """Report each child that ends by itself and start it again; the rest goes on meanwhile.
 
-    Returns when the router has ended.
+    One that ends again soon after stays ended. Returns when the router does.
     """
-    ended: set[Child] = set()
-    while cluster.router not in ended:
+    restarted: set[Child] = set()
+    given_up: set[Child] = set()
+    while cluster.router not in given_up:
         for child in cluster.children:
-            if child not in ended and not child.running:
-                ended.add(child)
-                logs.worth_reading = True
-                console.error(child.obituary())
+            if child in given_up or child.running:
+                continue
+            logs.worth_reading = True
+            console.error(child.obituary())
+            if child in restarted and child.age_s < SHORTEST_LIFE_S:
+                given_up.add(child)
+                console.error(f"{child.name} ended twice in a row and stays so")
+            else:
+                restarted.add(child)
+                child.start()
+                out.print(f"{child.name} is started again")
         time.sleep(WATCH_PERIOD_S)

@@ -14,7 +14,8 @@ from proto import keys
 from proto.prefixlb.v1.delta_pb2 import Lease
 from proto.redis_client import reply_timeout
 from router.backoff import pauses
-from router.redis_link import RedisLink
+from router.discovery.lease_check import check_lease
+from router.redis_link import RETRY_S, RedisLink
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class LeaseDiscovery:
         """In how many looks on end a replica of the view had no lease."""
 
     async def views(self) -> AsyncIterator[Sequence[Lease]]:
-        retry = pauses(self._rng)
+        retry = pauses(self._rng, most_s=RETRY_S)
         while True:
             try:
                 async with reply_timeout():
@@ -72,7 +73,7 @@ class LeaseDiscovery:
                 await asyncio.sleep(next(retry))
                 continue
             self._link.answered()
-            retry = pauses(self._rng)
+            retry = pauses(self._rng, most_s=RETRY_S)
             yield list(view.values())
             await asyncio.sleep(PERIOD_S)
 
@@ -149,4 +150,5 @@ def _lease(name: str, data: bytes) -> Lease:
         raise ValueError(f"{len(data)} bytes that are no Lease message") from error
     if lease.replica_id != name:
         raise ValueError(f"lease of another replica: {lease.replica_id!r}")
+    check_lease(lease)
     return lease

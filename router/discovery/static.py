@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from grpc import aio
 
 from proto.prefixlb.v1.delta_pb2 import Lease
+from router.discovery.lease_check import check_lease
 from router.replica_channel import failure
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,9 @@ class StaticDiscovery:
     async def _refresh(self, address: str) -> None:
         try:
             lease = await self._ask(address)
-        except aio.AioRpcError as error:
+            lease.address = address  # what it calls itself may not be reachable from here
+            check_lease(lease)
+        except (aio.AioRpcError, ValueError) as error:
             if address not in self._silent:
                 self._silent.add(address)
                 log.warning("replica does not answer address=%s why=%r", address, failure(error))
@@ -49,5 +52,4 @@ class StaticDiscovery:
         known = self._leases.get(address)
         if known is None or known.replica_id != lease.replica_id:
             log.info("replica answers address=%s replica=%s", address, lease.replica_id)
-        lease.address = address  # what it calls itself may not be reachable from here
         self._leases[address] = lease

@@ -1,12 +1,13 @@
-"""The router's index against those of other routers, where they can be built.
+"""The router's index against those of other routers, where they can be built, and the delta stream.
 
-python -m tests.bench.deltas [--trace FILE] [--rounds N] [--replicas N ...] [--json]: the trace is
-one of Mooncake's, a JSON object a line with `hash_ids`; without one, conversations are made. Every
-match is checked against the simulated caches, every batch against its count and digest.
+python -m tests.bench.deltas [--trace FILE] [--rounds N] [--replicas N ...] [--only PART] [--json]:
+the trace is one of Mooncake's, a JSON object a line with `hash_ids`; without one, conversations are
+made. Every match is checked against the simulated caches, every batch against its count and digest.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from tests.bench.delta_stream import conversations, hashing, propagation, publishing
+from tests.bench.snapshots import snapshots
 
 CRATE = Path(__file__).parent / "index"
 BLOCKS = 65536
@@ -107,8 +111,19 @@ def figures(replicas: int, runs: list[dict[str, float]]) -> list[Figure]:
     ]
 
 
+def stream_figures(rounds: int) -> list[Figure]:
+    parts = (hashing, conversations, snapshots, propagation, publishing)
+    return [
+        Figure(name=row.name, ours=row.values, peers={}, goal=row.goal)
+        for part in parts
+        for row in part(rounds)
+    ]
+
+
 def show(found: list[Figure]) -> None:
-    table = Table(title="index: median (minimum) of the rounds")
+    load = os.getloadavg()[0]
+    title = f"median (minimum) of the rounds; {os.cpu_count()} cores, load {load:.1f} at the end"
+    table = Table(title=title)
     for column in ("what", "ours", *PEERS, "goal", "ok"):
         table.add_column(column)
     for figure in found:
@@ -132,12 +147,16 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, help="a trace of Mooncake's")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
     parser.add_argument("--replicas", type=int, nargs="+", default=[8, 64, 512])
+    parser.add_argument("--only", choices=["index", "stream"], help="half of it")
     parser.add_argument("--json", action="store_true", help="one object instead of a table")
     arguments: Any = parser.parse_args()
-    binary = build()
     found: list[Figure] = []
-    for replicas in arguments.replicas:
-        found += figures(replicas, run(binary, replicas, arguments.rounds, arguments.trace))
+    if arguments.only != "stream":
+        binary = build()
+        for replicas in arguments.replicas:
+            found += figures(replicas, run(binary, replicas, arguments.rounds, arguments.trace))
+    if arguments.only != "index":
+        found += stream_figures(arguments.rounds)
     if arguments.json:
         print(json.dumps({figure.name: figure.as_json() for figure in found}, indent=2))
     else:

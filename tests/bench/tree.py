@@ -30,6 +30,7 @@ from tests.bench.tree_workloads import (
 )
 
 MAKERS: list[Callable[[int], Any]] = [Fused, Small]
+PAGES = 1, 16
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,6 @@ class Workload:
     name: str
     requests: list[Request]
     capacity: int
-    pages: tuple[int, ...] = (1, 16)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def workloads(trace: Path | None, requests: int) -> list[Workload]:
     return [
         Workload(f"{w1}, 1M slots", first, 1_000_000),
         Workload(f"{w1}, 3M slots", first, 3_000_000),
-        Workload("W2 one prompt, 400k slots", shared_prompt(2000), 400_000, pages=(1,)),
+        Workload("W2 one prompt, 400k slots", shared_prompt(2000), 400_000),
         Workload("W3 chats, 200k slots", chat, 200_000),
         Workload("W3 chats, 4M slots", chat, 4_000_000),
     ]
@@ -178,7 +178,7 @@ def main() -> None:
         total
         for workload in workloads(options.trace, options.requests)
         if workload.name.startswith(options.only)
-        for page in workload.pages
+        for page in PAGES
         for total in totals(workload, page, MAKERS + reference, options.rounds)
     ]
     calls = single_calls(options.rounds) if options.only in ("", "calls") else []

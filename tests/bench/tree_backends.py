@@ -44,7 +44,8 @@ class Fused(Timed):
         self.tree = make_tree(page_size)
 
     def key(self, tokens: Tokens) -> Tokens:
-        return tokens
+        """A copy, as the reference is given one: what was just written is in the cache."""
+        return tokens.copy()
 
     def admit(self, key: Tokens, length: int) -> tuple[Slots, int]:
         out = np.empty(length, dtype=np.int32)

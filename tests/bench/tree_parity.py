@@ -1,6 +1,7 @@
 """Does our tree evict what SGLang 0.5.22 evicts? Hits and victims of both, policy by policy.
 
-python -m tests.bench.tree_parity [--requests N], where `sglang==0.5.22` is installed.
+python -m tests.bench.tree_parity [--requests N] [--trace FILE], where `sglang==0.5.22` is
+installed. With a trace, all of it by lru; without, workloads made up, by every policy.
 
 Ours differs on purpose in one rule: the reference makes the lower part of a split as recent as
 the upper one, although nobody used it. So the Python core runs a second time with that rule, and
@@ -14,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,15 @@ from replica.py_tree import PyTree
 from replica.py_tree.node import Node
 from replica.py_tree.structure import Place
 from tests.bench.tree_backends import SglangRaw, Small, make_tree, reference_backends
-from tests.bench.tree_workloads import VOCABULARY, Request, Slots, chats, made_requests, replay
+from tests.bench.tree_workloads import (
+    VOCABULARY,
+    Request,
+    Slots,
+    chats,
+    made_requests,
+    replay,
+    trace_requests,
+)
 
 TLRU_TAIL = 4096
 POLICIES: dict[str, dict[str, int]] = {
@@ -152,19 +162,43 @@ class Compared:
         return mine.hits == its.hits and mine.victims == its.victims
 
 
-def compare(requests: int) -> Iterator[Compared]:
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    requests: list[Request]
+    capacity: int
+    policies: dict[str, dict[str, int]]
+
+
+def whole_trace(path: Path) -> list[Workload]:
+    with path.open() as lines:
+        count = sum(1 for _ in lines)
+    requests = trace_requests(path, count)
+    only = {"lru": POLICIES["lru"]}
+    return [
+        Workload(f"{count:,} requests, {slots} slots", requests, capacity, only)
+        for slots, capacity in (("1M", 1_000_000), ("3M", 3_000_000))
+    ]
+
+
+def made_up(requests: int) -> list[Workload]:
     workloads = [
         ("W1 made up", made_requests(requests), 500_000),
         ("W3 chats", chats(5 * requests), 50_000),
         ("forks", forks(20 * requests), 50_000),
     ]
-    for name, made, capacity in workloads:
+    return [Workload(*workload, POLICIES) for workload in workloads]
+
+
+def compare(workloads: list[Workload]) -> Iterator[Compared]:
+    for workload in workloads:
+        made, capacity = workload.requests, workload.capacity
         for page_size in (1, 16):
-            for policy, options in POLICIES.items():
+            for policy, options in workload.policies.items():
                 arguments = {"policy": policy, "policy_options": options}
                 python = ReferenceSplits(
                     page_size=page_size,
-                    block_size=max(page_size, 16),
+                    block_size=1 << 20,  # nothing to hash, which takes Python long
                     hash_key=derive_hash_key(b"bench"),
                     model="m",
                     **arguments,  # type: ignore[arg-type]
@@ -181,19 +215,21 @@ def compare(requests: int) -> Iterator[Compared]:
                 except ValueError as error:
                     print(f"{policy}: the reference's extension does not take it: {error}")
                     continue
-                yield Compared(f"{name}, page {page_size}", policy, *runs)
+                yield Compared(f"{workload.name}, page {page_size}", policy, *runs)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.tree_parity")
     parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--trace", type=Path, help="a trace of Mooncake's")
     options = parser.parse_args()
     reference, note = reference_backends()
     if not reference:
         sys.exit(note)
     print("hit rates: reference / ours / ours with its splits; evictions; the last two against it")
     identical = True
-    for one in compare(options.requests):
+    workloads = whole_trace(options.trace) if options.trace else made_up(options.requests)
+    for one in compare(workloads):
         identical &= one.identical
         rates = [one.reference.hit_rate, one.ours.hit_rate, one.with_its_splits.hit_rate]
         print(

@@ -175,6 +175,8 @@ def _disturbed(scene: Scene, router: Child) -> Iterator[None]:
         scene.load.disturbed.discard(router.name)
 
 
+RESTARTS: tuple[Fault, ...] = (replica_dies_and_restarts, replica_dies_and_stays_away)
+
 FAULTS: tuple[Fault, ...] = (
     redis_restarts,
     redis_is_flushed,

@@ -15,6 +15,8 @@ from tests.tiny_model import VOCAB_SIZE
 DEADLINE_S = 45.0
 DEADLINE_SLACK_S = 1.0
 PAUSE_S = 0.05
+RECONNECT_S = 2.0
+"""A client reaches its router again within this time of the router's return."""
 
 Prompt = tuple[int, ...]
 
@@ -79,10 +81,25 @@ class Load:
     async def _work(self, router: Child, rng: random.Random) -> None:
         async with AsyncClient(router.address) as client:
             while True:
-                await self._ask(router, client, rng.choice(self._prompts))
+                cut_off = await self._ask(router, client, rng.choice(self._prompts))
+                if cut_off:
+                    await self._reconnect(router, client)
                 await asyncio.sleep(rng.uniform(0, 2 * PAUSE_S))
 
-    async def _ask(self, router: Child, client: AsyncClient, prompt: Prompt) -> None:
+    async def _reconnect(self, router: Child, client: AsyncClient) -> None:
+        """Dial until `client` is connected: calls before that would end with the broken router."""
+        connected = asyncio.create_task(client.channel.channel_ready())
+        try:
+            while router.name in self.disturbed and not connected.done():
+                await asyncio.wait((connected,), timeout=PAUSE_S)
+            await asyncio.wait_for(connected, RECONNECT_S)
+        except TimeoutError:
+            self.outcomes.add("kept out", f"for {RECONNECT_S} s after {router.name} was back")
+        finally:
+            connected.cancel()
+
+    async def _ask(self, router: Child, client: AsyncClient, prompt: Prompt) -> bool:
+        """Ask once. True if the router's own trouble ended it."""
         disturbed = router.name in self.disturbed
         began_s, begun = time.monotonic(), False
         outcome, violation = "answered", ""
@@ -106,5 +123,4 @@ class Load:
         if (took_s := time.monotonic() - began_s) > DEADLINE_S + DEADLINE_SLACK_S:
             violation = violation or f"ended {took_s - DEADLINE_S:.1f} s past its deadline"
         self.outcomes.add(outcome, violation)
-        if disturbed and outcome != "answered":
-            await asyncio.sleep(0.5)  # its router is away
+        return disturbed and outcome != "answered"

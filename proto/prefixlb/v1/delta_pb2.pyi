@@ -46,14 +46,15 @@ class DeltaBatch(_message.Message):
 
     Numbers in bytes are little-endian, unsigned arithmetic wraps. || joins bytes. H[k](m) is SipHash-1-3 (Aumasson
     and Bernstein, 2012: one round a word, three at the end) of m under the key k of 16 bytes, as 64 bits; where
-    that is 0, it is 1.
+    that is 0, it is 1. AES is that of FIPS 197.
 
 
     KEYS. All follow from the cluster's secret, which is a file's bytes without ASCII white space at either
     end (without a file: no bytes).
       key  = the first 16 bytes of SHA-256("prefixlb-hash-v1" || secret)
-      nh   = SHA-256(key || 0x00) || SHA-256(key || 0x01), read as eight words of 64 bits: nh[0] ... nh[7]
-      link = the first 16 bytes of SHA-256(key || 0x02)
+      nh   = SHA-256(key || 0x00) || SHA-256(key || 0x01) || ... || SHA-256(key || 0x0f), read as 64 words of 64 bits
+      p, q = the first two words of SHA-256(key || 0x10), and
+      aes  = its last 16 bytes
 
     NAMESPACE. h(0) of (model, extra_key, cache_salt), each in UTF-8, may be empty; len is of 32 bits:
       h(0) = H[key](len(model) || model || len(extra_key) || extra_key || len(cache_salt) || cache_salt)
@@ -62,15 +63,18 @@ class DeltaBatch(_message.Message):
     BLOCK. A prompt's token ids, of 32 bits each, are cut into blocks of `block_size`; a last block that is not whole
     has no hash. The n ids of a MediaItem count as the first n of SHAKE-256("prefixlb-media-v1" || content_hash), 4 bytes
     each, their top bit set. A block is cut into stretches of 16 tokens, the last one filled up with zeros, and a
-    stretch read as eight words w[0] ... w[7] of 64 bits (two tokens each, the first in the lower half). Then
-      N(stretch) = sum over i = 0..3 of ((w[2i] + nh[2i]) mod 2^64) * ((w[2i+1] + nh[2i+1]) mod 2^64), mod 2^128
-      h(i) = H[link](N(first stretch) || N(second) || ... || h(i-1)), N in 16 bytes, h in 8
+    stretch read as eight words w[0] ... w[7] of 64 bits (two tokens each, the first in the lower half).
+      As many blocks as have 8 stretches or fewer are a group, the first block beginning the first group. Where one
+    block has more, each 8 of its stretches are a group, and those left over, so that each block begins one.
+      A group has an anchor: the hash at the end of the group before, or h(0). Its stretches are numbered from 0, and
+      N(j, stretch j) = sum over i = 0..3 of ((w[2i] + nh[8j + 2i]) mod 2^64) * ((w[2i+1] + nh[8j + 2i+1]) mod 2^64)
+      the hash after stretch j = the first 8 bytes of AES-128 under the key aes of the 16 bytes of
+          ((anchor + p) mod 2^64) * q + N(0, stretch 0) + ... + N(j, stretch j), mod 2^128; where that is 0, it is 1
+      h(i) = the hash after the last stretch of the i-th block
     so h(i) names the i-th block and all before it, in its namespace. 0 is no hash: it means "no block before".
-    All this is hash version 2.
+    All this is hash version 3.
 
-    DIGEST of a set of blocks: the sum, mod 2^64, of mix(h) over their hashes h, where mix is MurmurHash3's
-    finaliser: x ^= x >> 33; x *= 0xff51afd7ed558ccd; x ^= x >> 33; x *= 0xc4ceb9fe1a85ec53; x ^= x >> 33.
-    The empty set has 0.
+    DIGEST of a set of blocks: the sum, mod 2^64, of their hashes. The empty set has 0.
 
 
     BATCHES. A batch is one DeltaBatch in protobuf's encoding. It says what the tree did since the batch before it, in
@@ -375,6 +379,8 @@ class Load(_message.Message):
     EVICTABLE_SLOTS_FIELD_NUMBER: _builtins.int
     TOTAL_SLOTS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    CHUNK_TOKENS_FIELD_NUMBER: _builtins.int
+    PREFILL_TOKENS_PER_S_FIELD_NUMBER: _builtins.int
     running: _builtins.int
     """Requests being decoded."""
     waiting: _builtins.int
@@ -387,6 +393,10 @@ class Load(_message.Message):
     total_slots: _builtins.int
     draining: _builtins.bool
     """The replica finishes what it has and takes nothing new."""
+    chunk_tokens: _builtins.int
+    """Prompt tokens that one step computes at most: a chunk under way is not interrupted. 0 if it does not say."""
+    prefill_tokens_per_s: _builtins.int
+    """As measured while prompts were computed. 0: not known; then nothing is taken to age."""
     @_builtins.property
     def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoadClass]:
         """The same by size: class i holds the requests with [2^i, 2^(i+1)) remaining tokens."""
@@ -403,10 +413,12 @@ class Load(_message.Message):
         evictable_slots: _builtins.int = ...,
         total_slots: _builtins.int = ...,
         draining: _builtins.bool = ...,
+        chunk_tokens: _builtins.int = ...,
+        prefill_tokens_per_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "draining", b"draining", "evictable_slots", b"evictable_slots", "free_slots", b"free_slots", "order", b"order", "pending_tokens", b"pending_tokens", "running", b"running", "total_slots", b"total_slots", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_tokens", b"chunk_tokens", "classes", b"classes", "draining", b"draining", "evictable_slots", b"evictable_slots", "free_slots", b"free_slots", "order", b"order", "pending_tokens", b"pending_tokens", "prefill_tokens_per_s", b"prefill_tokens_per_s", "running", b"running", "total_slots", b"total_slots", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

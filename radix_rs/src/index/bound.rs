@@ -15,7 +15,6 @@ use super::blocks::At;
 use super::queue::Queue;
 use super::run::{RunId, Tick};
 use super::{Index, ReplicaId, Tally};
-use crate::chain::mix;
 use crate::delta::Removed;
 
 /// Blocks that are forgotten at once: what is left of a branch goes on being used.
@@ -130,7 +129,7 @@ impl Index {
         let mut rest = match (removed.count, removed.first) {
             (1, _) => Tally {
                 count: 1,
-                digest: mix(removed.last),
+                digest: removed.last,
             },
             (_, 0) => return None,
             (count, _) => Tally {

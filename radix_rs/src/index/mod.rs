@@ -20,7 +20,7 @@
 //! to a run: from its first block (`starts`), which is all that a walk and most stores need, and from any block
 //! (`locator`, in `blocks` with the chunks), which a branch and a removal need once for many blocks. Storing
 //! and removing a block touch no table at random, which would cost more than the rest together: a block is
-//! copied, mixed into the digest and noted at the end of a bucket.
+//! copied, added to the digest and noted at the end of a bucket.
 //!
 //! `apply` changes what a replica holds; `shape` cuts and joins runs; `bound` forgets, in the order of a `queue`;
 //! `walk` reads; `check` proves.
@@ -52,8 +52,6 @@ mod starts;
 mod tests;
 mod walk;
 
-use crate::chain::mix;
-
 pub use position::{Outcome, Position};
 pub use replica_set::{ReplicaId, ReplicaSet};
 pub use walk::Matches;
@@ -66,23 +64,20 @@ use queue::Queue;
 use run::{RunId, Tick};
 use starts::Starts;
 
-/// How many blocks a replica holds, and the wrapping sum of [`mix`] over them.
+/// How many blocks a replica holds, and the wrapping sum of their hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Blocks.
     pub count: u64,
-    /// Wrapping sum of [`mix`] over them.
+    /// Wrapping sum of their hashes.
     pub digest: u64,
 }
 
 impl Tally {
     fn of<'a>(pieces: impl Iterator<Item = &'a [u64]>) -> Self {
-        pieces.fold(Self::default(), |sum, hashes| {
-            let mixed = hashes.iter().map(|&hash| mix(hash));
-            Self {
-                count: sum.count + hashes.len() as u64,
-                digest: mixed.fold(sum.digest, u64::wrapping_add),
-            }
+        pieces.fold(Self::default(), |sum, hashes| Self {
+            count: sum.count + hashes.len() as u64,
+            digest: hashes.iter().copied().fold(sum.digest, u64::wrapping_add),
         })
     }
 

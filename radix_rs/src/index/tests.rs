@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::{Index, Matches, ReplicaId, ReplicaSet};
-use crate::chain::{NO_PARENT, mix};
+use crate::chain::NO_PARENT;
 use crate::delta::Removed;
 
 const REPLICAS: usize = 4;
@@ -316,6 +316,14 @@ proptest! {
         }
         prop_assert_eq!((index.num_runs(), index.num_blocks()), (0, 0));
     }
+}
+
+/// Spreads small numbers over 64 bits: the finaliser of `MurmurHash3`.
+fn mix(number: u64) -> u64 {
+    let mut x = number;
+    x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    x ^ (x >> 33)
 }
 
 /// As a publisher says it that knows no first block.

@@ -1,5 +1,7 @@
 //! What a policy chooses from.
 
+use std::cmp::Ordering;
+
 use super::cost::Terms;
 use super::random::Random;
 use crate::index::ReplicaId;
@@ -9,6 +11,8 @@ use crate::index::ReplicaId;
 pub struct Candidate {
     /// Its number in the index.
     pub id: ReplicaId,
+    /// Of its name: the same in every router.
+    pub name_hash: u64,
     /// Leading tokens of the prompt in its mirror.
     pub matched: u64,
     /// Leading tokens in its mirror or coming with a prompt in flight.
@@ -37,8 +41,17 @@ pub(super) fn lowest<K: Ord>(
     random: &mut Random,
     key: impl Fn(&Candidate) -> K,
 ) -> Option<usize> {
-    let best = candidates.iter().map(&key).min()?;
-    let ties = || (0..candidates.len()).filter(|&i| key(&candidates[i]) == best);
-    let chosen = random.below(ties().count());
-    ties().nth(chosen)
+    let mut best = key(candidates.first()?);
+    let mut ties = 1;
+    for candidate in &candidates[1..] {
+        let other = key(candidate);
+        match other.cmp(&best) {
+            Ordering::Less => (best, ties) = (other, 1),
+            Ordering::Equal => ties += 1,
+            Ordering::Greater => {}
+        }
+    }
+    let chosen = random.below(ties);
+    let mut equal = (0..candidates.len()).filter(|&place| key(&candidates[place]) == best);
+    equal.nth(chosen)
 }

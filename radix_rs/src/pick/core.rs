@@ -173,9 +173,7 @@ impl Core {
     }
 
     pub fn blocks(&self, name: &str) -> Result<Vec<u64>, RouterError> {
-        let mut blocks = self.index.blocks(self.fleet.find(name)?);
-        blocks.sort_unstable();
-        Ok(blocks)
+        Ok(self.index.blocks(self.fleet.find(name)?))
     }
 
     pub fn in_flight_requests(&self, name: &str) -> Result<u32, RouterError> {
@@ -219,7 +217,7 @@ impl Core {
     pub fn explain(&mut self, prompt: &Hashed<'_>, now_s: f64) -> Vec<Explained> {
         self.in_flight.expire(now_s);
         let mut all = Vec::new();
-        self.each_candidate(prompt, |replica, candidate| {
+        self.each_candidate(prompt, now_s, |replica, candidate| {
             all.push(Explained {
                 replica: replica.name.clone(),
                 eligible: replica.takes_prompts(),
@@ -245,21 +243,32 @@ impl Core {
         Ok((id, replica))
     }
 
-    fn each_candidate(&mut self, prompt: &Hashed<'_>, mut each: impl FnMut(&Replica, Candidate)) {
+    fn each_candidate(
+        &mut self,
+        prompt: &Hashed<'_>,
+        now_s: f64,
+        mut each: impl FnMut(&Replica, Candidate),
+    ) {
         let Some(Model { members, .. }) = self.fleet.model(prompt.model) else {
             return;
         };
         self.index.walk(prompt.chain, members, &mut self.matches);
         for id in members.iter() {
             if let Some(replica) = self.fleet.get(id) {
-                each(replica, self.candidate(prompt, id, replica));
+                each(replica, self.candidate(prompt, id, replica, now_s));
             }
         }
     }
 
-    fn candidate(&self, prompt: &Hashed<'_>, id: ReplicaId, replica: &Replica) -> Candidate {
+    fn candidate(
+        &self,
+        prompt: &Hashed<'_>,
+        id: ReplicaId,
+        replica: &Replica,
+        now_s: f64,
+    ) -> Candidate {
         let matched = self.matches.of(id);
-        let expected = matched.max(self.in_flight.expected(id, prompt.chain));
+        let expected = self.in_flight.expected(id, prompt.chain, matched);
         let pending = self.in_flight.pending(id);
         let in_flight = self.in_flight.requests(id);
         let load = &replica.report.load;
@@ -268,9 +277,17 @@ impl Core {
         let own = prompt.tokens.saturating_sub(prompt.tokens_of(expected));
         Candidate {
             id,
+            name_hash: replica.name_hash,
             matched: prompt.tokens_of(matched),
             expected: prompt.tokens_of(expected),
-            terms: terms(own.max(1), &replica.report, pending, decodes, self.weights),
+            terms: terms(
+                own.max(1),
+                &replica.report,
+                pending,
+                decodes,
+                self.weights,
+                now_s,
+            ),
             in_flight,
             requests: (u64::from(load.running) + u64::from(load.waiting)).max(u64::from(in_flight)),
             pending_tokens: load.pending_tokens,
@@ -282,19 +299,19 @@ impl Core {
         self.in_flight.expire(now_s);
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
-        self.each_candidate(prompt, |replica, candidate| {
+        self.each_candidate(prompt, now_s, |replica, candidate| {
             if replica.takes_prompts() && !exclude.contains(&replica.name) {
                 candidates.push(candidate);
             }
         });
-        let choice = self.choose_among(&candidates);
+        let choice = self.choose_among(prompt, &candidates);
         self.candidates = candidates;
         choice
     }
 
-    fn choose_among(&self, candidates: &[Candidate]) -> Option<Choice> {
+    fn choose_among(&self, prompt: &Hashed<'_>, candidates: &[Candidate]) -> Option<Choice> {
         let mut random = self.random.clone();
-        let candidate = candidates[self.policy.choose(candidates, &mut random)?];
+        let candidate = candidates[self.policy.choose(prompt, candidates, &mut random)?];
         let longest = candidates.iter().map(|c| c.expected).max().unwrap_or(0);
         let reason = if !self.policy.sees_prefixes() {
             Reason::Policy

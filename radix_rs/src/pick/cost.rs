@@ -1,4 +1,4 @@
-//! The cost of a pick, in tokens of prefill: what it delays everybody by, this prompt included.
+//! Policy `cost`, and the cost of a pick, in tokens of prefill: what it delays everybody by, this prompt included.
 //!
 //! `cost = ahead + own x (k + delayed) + decode_weight x decodes`
 //!
@@ -7,25 +7,36 @@
 //! - *delayed*: waiting prompts that this one goes before, each of which it delays by *own*;
 //! - *k*: 1 is this prompt's own prefill; more also prices the cached blocks it will push out. Under first come,
 //!   first served nothing is delayed, nobody's short prompt gets past a long one, and pushing out costs
-//!   more: k counts twice there;
+//!   more: k counts [`FIRST_COME_K`] times there;
 //! - *decodes*: requests being decoded slow a prefill a little; the term is small and mainly decides between
 //!   replicas that are otherwise equal.
 //!
-//! What waits there is known from two sides: the replica's last report counts everybody's prompts by class of
-//! remaining tokens, and single prompts are known exactly: this router's own, and those the replica has
-//! announced. A prompt sent since the last report cannot be in it and is added. One sent before may be in it or
-//! may not have arrived then, and one announced is in it, so for each class the fuller of the two views counts,
-//! and no prompt counts twice.
+//! What waits there is known from two sides. Single prompts are known exactly: this router's own, and those the
+//! replica has announced. Its last report counts everybody's, each as if no other waited for the same blocks, by
+//! class of remaining tokens; only prompts that it counts beyond those known are taken from it. A prompt sent since
+//! the report cannot be in it. One sent before may be in it or may not have arrived then: it counts as known.
 //!
-//! Left out: the replica ages waiting prompts by a tenth of what it could have computed meanwhile, so an old long
-//! one may go before a new short one; and a chunk that is under way is not interrupted.
+//! The replica's order, as far as it can be known: a waiting prompt counts as smaller by a tenth of what could have
+//! been computed since it came, and the chunk under way, of which half is taken to be done, is not interrupted.
 #![expect(
     clippy::cast_precision_loss,
     reason = "tokens are far below 2^53, and a cost is an estimate"
 )]
 
+use super::candidate::{Candidate, lowest, ordered};
 use super::load::{CLASSES, Class, LoadReport, class_of};
 use super::pending::Pending;
+use super::random::Random;
+
+/// How much more k counts under first come, first served.
+const FIRST_COME_K: f64 = 2.1;
+
+/// Costs up to so many times the lowest are as good as equal: they are estimates, and routers that do not yet see
+/// each other's prompts would all run to the very lowest.
+const NEARLY: f64 = 1.01;
+
+/// Of what could be computed while a prompt waits, the part that it counts as smaller by.
+const AGING: f64 = 0.1;
 
 /// Weights of the terms.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +45,15 @@ pub struct Weights {
     pub k: f64,
     /// Of a request being decoded, in tokens.
     pub decode: f64,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self {
+            k: 1.75,
+            decode: 1.0,
+        }
+    }
 }
 
 /// The terms of one replica, in tokens unless the name says otherwise.
@@ -49,6 +69,16 @@ pub struct Terms {
     pub cost: f64,
 }
 
+/// Of those with nearly the lowest cost, where this router has least, then where new blocks push out least.
+pub(crate) fn choose(candidates: &[Candidate], random: &mut Random) -> Option<usize> {
+    let costs = candidates.iter().map(|candidate| candidate.terms.cost);
+    let most = NEARLY * costs.fold(f64::INFINITY, f64::min);
+    lowest(candidates, random, |candidate| {
+        let is_dear = candidate.terms.cost > most;
+        (is_dear, candidate.in_flight, ordered(candidate.fill))
+    })
+}
+
 /// Waiting prefill, seen from a prompt that would join it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
@@ -56,55 +86,23 @@ struct Queue {
     delayed: f64,
 }
 
-impl Queue {
-    fn add(&mut self, other: Self) {
-        self.ahead += other.ahead;
-        self.delayed += other.delayed;
-    }
-
-    /// One prompt with `tokens` left.
-    fn prompt(tokens: u64, own: u64) -> Self {
-        if tokens <= own {
-            let ahead = tokens as f64;
-            Self {
-                ahead,
-                delayed: 0.0,
-            }
-        } else {
-            Self {
-                ahead: 0.0,
-                delayed: 1.0,
-            }
-        }
-    }
-
-    /// A class of which only the sums are known: its sizes are taken as spread evenly over its range.
-    fn class(number: usize, class: Class, own: u64) -> Self {
-        let low = 1u64 << number;
-        let below = own.saturating_add(1).saturating_sub(low) as f64 / low as f64;
-        let below = below.min(1.0);
-        Self {
-            ahead: below * class.tokens as f64,
-            delayed: (1.0 - below) * class.requests as f64,
-        }
-    }
-}
-
 /// The terms for a prompt with `own` tokens to compute. `decodes`: requests being decoded.
 pub(crate) fn terms<'a>(
     own: u64,
     report: &LoadReport,
-    pending: impl Iterator<Item = &'a Pending>,
+    pending: impl Iterator<Item = &'a Pending> + Clone,
     decodes: u64,
     weights: Weights,
+    now_s: f64,
 ) -> Terms {
     let shortest_first = report.shortest_first();
-    let queue = if shortest_first {
-        shortest_first_queue(own, report, pending)
+    let (queue, k) = if shortest_first {
+        let queue = shortest_first_queue(own, report, pending, now_s);
+        (queue, weights.k)
     } else {
-        first_come_queue(report, pending)
+        let queue = first_come_queue(report, pending);
+        (queue, weights.k * FIRST_COME_K)
     };
-    let k = weights.k * if shortest_first { 1.0 } else { 2.0 };
     let decode_pressure = weights.decode * decodes as f64;
     Terms {
         ahead: queue.ahead,
@@ -115,17 +113,22 @@ pub(crate) fn terms<'a>(
 }
 
 fn first_come_queue<'a>(report: &LoadReport, pending: impl Iterator<Item = &'a Pending>) -> Queue {
-    let (mut reported, mut new) = (0, 0);
+    let (mut all, mut reported, mut requests) = (0, 0, 0);
     for prompt in pending {
-        let sum = if prompt.reported {
-            &mut reported
-        } else {
-            &mut new
-        };
-        *sum += prompt.remaining_tokens();
+        let tokens = prompt.remaining_tokens();
+        all += tokens;
+        if prompt.reported {
+            reported += tokens;
+            requests += 1;
+        }
     }
+    let unknown = if report.requests > requests {
+        report.load.pending_tokens.saturating_sub(reported)
+    } else {
+        0
+    };
     Queue {
-        ahead: report.load.pending_tokens.max(reported).saturating_add(new) as f64,
+        ahead: all.saturating_add(unknown) as f64,
         delayed: 0.0,
     }
 }
@@ -133,27 +136,72 @@ fn first_come_queue<'a>(report: &LoadReport, pending: impl Iterator<Item = &'a P
 fn shortest_first_queue<'a>(
     own: u64,
     report: &LoadReport,
-    pending: impl Iterator<Item = &'a Pending>,
+    pending: impl Iterator<Item = &'a Pending> + Clone,
+    now_s: f64,
 ) -> Queue {
-    let mut sum = Queue::default();
-    let mut known = [(0u64, Queue::default()); CLASSES];
-    for prompt in pending {
+    let forgiven_per_s = AGING * report.load.prefill_tokens_per_s as f64;
+    let size = |prompt: &Pending| {
+        prompt.remaining_tokens() as f64 - forgiven_per_s * prompt.waited_s(now_s)
+    };
+    let reported = pending.clone().filter(|prompt| prompt.reported);
+    let under_way = reported.min_by(|a, b| size(a).total_cmp(&size(b)));
+    let mut queue = Queue::default();
+    let mut known = 0;
+    for prompt in pending.clone() {
         let tokens = prompt.remaining_tokens();
-        let place = Queue::prompt(tokens, own);
-        if prompt.reported {
-            let (requests, class) = &mut known[class_of(tokens)];
-            *requests += 1;
-            class.add(place);
+        let is_under_way = under_way.is_some_and(|first| std::ptr::eq(first, prompt));
+        let half_chunk = if is_under_way {
+            tokens.min(report.load.chunk_tokens) as f64 / 2.0
         } else {
-            sum.add(place);
+            0.0
+        };
+        if size(prompt) - half_chunk <= own as f64 {
+            queue.ahead += tokens as f64 - half_chunk;
+        } else {
+            queue.ahead += half_chunk;
+            queue.delayed += 1.0;
         }
+        known += u64::from(prompt.reported);
     }
-    for (number, (&class, &(requests, known))) in report.classes.iter().zip(&known).enumerate() {
-        sum.add(if requests >= class.requests {
-            known
-        } else {
-            Queue::class(number, class, own)
-        });
+    if report.requests > known {
+        let reported = pending.filter(|prompt| prompt.reported);
+        add_unknown(
+            &mut queue,
+            own,
+            report,
+            reported.map(Pending::remaining_tokens),
+        );
     }
-    sum
+    queue
+}
+
+/// Adds what is reported beyond the `known` prompts, given by their tokens. Who is known may have been reported in
+/// another class, so as many of those beyond a class's known ones count as there are beyond all of them.
+fn add_unknown(queue: &mut Queue, own: u64, report: &LoadReport, known: impl Iterator<Item = u64>) {
+    let mut by_class = [0u64; CLASSES];
+    let mut unknown = report.requests;
+    for tokens in known {
+        by_class[class_of(tokens)] += 1;
+        unknown -= 1;
+    }
+    let beyond = |number: usize, class: &Class| class.requests.saturating_sub(by_class[number]);
+    let beyond_all: u64 = report
+        .classes
+        .iter()
+        .map(|(number, class)| beyond(*number, class))
+        .sum();
+    for (number, class) in &report.classes {
+        let requests = unknown as f64 / beyond_all as f64 * beyond(*number, class) as f64;
+        let below = part_up_to(own, *number);
+        let mean = class.tokens as f64 / class.requests as f64;
+        queue.ahead += below * requests * mean;
+        queue.delayed += (1.0 - below) * requests;
+    }
+}
+
+/// The part of a class that is not above `own`: only its sums are known, so its sizes are taken as spread evenly.
+fn part_up_to(own: u64, number: usize) -> f64 {
+    let low = 1u64 << number;
+    let below = own.saturating_add(1).saturating_sub(low) as f64 / low as f64;
+    below.min(1.0)
 }

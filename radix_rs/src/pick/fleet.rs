@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use siphasher::sip::SipHasher13;
+
 use super::load::LoadReport;
 use crate::error::RouterError;
 use crate::index::{Position, ReplicaId, ReplicaSet};
@@ -10,6 +12,8 @@ use crate::index::{Position, ReplicaId, ReplicaSet};
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub name: String,
+    /// The same in every router.
+    pub name_hash: u64,
     pub model: String,
     pub block_size: u32,
     pub eligible: bool,
@@ -70,6 +74,7 @@ impl Fleet {
         }
         self.replicas[id as usize] = Some(Replica {
             name: name.to_owned(),
+            name_hash: SipHasher13::new().hash(name.as_bytes()),
             model: model.to_owned(),
             block_size,
             eligible: false,

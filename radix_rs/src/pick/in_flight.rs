@@ -30,7 +30,7 @@ struct Side {
 }
 
 impl Side {
-    fn pending(&self) -> impl Iterator<Item = &Pending> {
+    fn pending(&self) -> impl Iterator<Item = &Pending> + Clone {
         self.sent.iter().chain(&self.announced)
     }
 
@@ -59,7 +59,7 @@ impl InFlight {
         self.tickets += 1;
         let ticket = self.tickets;
         self.requests.insert(ticket, replica);
-        let prompt = Pending::sent(ticket, sent, now_s + TTL_S);
+        let prompt = Pending::sent(ticket, sent, now_s);
         let side = self.side(replica);
         side.requests += 1;
         side.sent.push(prompt);
@@ -119,7 +119,7 @@ impl InFlight {
             if let Ok(index) = place {
                 let mut prompt = side.sent.remove(index);
                 if prompt.id.is_some() {
-                    prompt.expires_s = f64::INFINITY;
+                    prompt.since_s = f64::INFINITY;
                     side.announced.push(prompt);
                 }
             }
@@ -149,8 +149,8 @@ impl InFlight {
             drop_expired(&mut side.announced, now_s);
             // Batches come without the time: these came since the last pick.
             let new = side.announced.iter_mut().rev();
-            for prompt in new.take_while(|prompt| prompt.expires_s.is_infinite()) {
-                prompt.expires_s = now_s + TTL_S;
+            for prompt in new.take_while(|prompt| prompt.since_s.is_infinite()) {
+                prompt.since_s = now_s;
             }
         }
     }
@@ -178,16 +178,16 @@ impl InFlight {
         }
     }
 
-    /// Leading blocks of `chain` that prompts in flight there have or will have stored.
-    pub fn expected(&self, replica: ReplicaId, chain: &[u64]) -> usize {
+    /// Leading blocks of `chain` that are stored there or will be by prompts in flight; `stored`: those that are.
+    pub fn expected(&self, replica: ReplicaId, chain: &[u64], stored: usize) -> usize {
         self.pending(replica)
+            .filter(|prompt| prompt.goes_beyond(chain, stored))
             .map(|prompt| prompt.common(chain))
-            .max()
-            .unwrap_or(0)
+            .fold(stored, usize::max)
     }
 
     /// Prompts there whose prefill is not known to be done.
-    pub fn pending(&self, replica: ReplicaId) -> impl Iterator<Item = &Pending> {
+    pub fn pending(&self, replica: ReplicaId) -> impl Iterator<Item = &Pending> + Clone {
         let side = self.sides.get(replica as usize);
         side.into_iter().flat_map(Side::pending)
     }
@@ -218,7 +218,7 @@ impl InFlight {
 fn drop_expired(prompts: &mut Vec<Pending>, now_s: f64) {
     let old = prompts
         .iter()
-        .take_while(|prompt| prompt.expires_s <= now_s)
+        .take_while(|prompt| prompt.since_s + TTL_S <= now_s)
         .count();
     prompts.drain(..old);
 }

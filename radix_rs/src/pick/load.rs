@@ -22,8 +22,10 @@ pub(crate) struct Class {
 pub(crate) struct LoadReport {
     /// As it came.
     pub load: Load,
-    /// Its classes by number.
-    pub classes: [Class; CLASSES],
+    /// Those of its classes that have prompts, by number.
+    pub classes: Vec<(usize, Class)>,
+    /// Prompts in them.
+    pub requests: u64,
 }
 
 impl LoadReport {
@@ -46,7 +48,14 @@ impl LoadReport {
                 tokens: load.pending_tokens,
             };
         }
-        Ok(Self { load, classes })
+        let classes = classes.into_iter().enumerate();
+        let classes: Vec<_> = classes.filter(|(_, class)| class.requests > 0).collect();
+        let requests = classes.iter().map(|(_, class)| class.requests).sum();
+        Ok(Self {
+            load,
+            classes,
+            requests,
+        })
     }
 
     /// Whether the least remaining prefill goes first. An engine that does not say is taken to serve

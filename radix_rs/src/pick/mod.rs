@@ -6,7 +6,10 @@
 #[cfg(test)]
 mod announced_tests;
 mod batch;
+mod block_set;
+mod cache_aware;
 mod candidate;
+mod consistent_hash;
 mod core;
 mod cost;
 mod fleet;
@@ -15,6 +18,9 @@ mod least_load;
 mod load;
 mod pending;
 mod policy;
+#[cfg(test)]
+mod policy_tests;
+mod power_of_two;
 mod random;
 mod round_robin;
 mod router;
@@ -24,7 +30,10 @@ mod turns;
 
 pub use self::core::{Explained, MirrorStats, Pick, Reason};
 pub use batch::Applied;
+pub use block_set::BlockSet;
+pub use cache_aware::Thresholds;
 pub use candidate::Candidate;
 pub use cost::{Terms, Weights};
 pub use policy::PolicyKind;
+pub(crate) use random::{Random, mix};
 pub use router::{Prompt, Router, Settings};

@@ -20,8 +20,8 @@ pub(crate) struct Pending {
     pub ticket: u64,
     /// What the replica calls it, once it has announced it.
     pub id: Option<u64>,
-    /// Infinite as long as no clock was at hand.
-    pub expires_s: f64,
+    /// When it came; infinite as long as no clock was at hand.
+    pub since_s: f64,
     /// Its blocks from the one numbered `start` on.
     chain: Box<[u64]>,
     start: usize,
@@ -39,11 +39,11 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub fn sent(ticket: u64, sent: &Sent<'_>, expires_s: f64) -> Self {
+    pub fn sent(ticket: u64, sent: &Sent<'_>, since_s: f64) -> Self {
         Self {
             ticket,
             id: None,
-            expires_s,
+            since_s,
             chain: sent.chain.into(),
             start: 0,
             first: sent.chain.first().copied().unwrap_or(0),
@@ -61,7 +61,7 @@ impl Pending {
         Self {
             ticket: 0,
             id: Some(expected.id),
-            expires_s: f64::INFINITY,
+            since_s: f64::INFINITY,
             chain: expected.hashes.as_slice().into(),
             start: expected.start as usize,
             first: expected.hashes.first().copied().unwrap_or(0),
@@ -82,6 +82,11 @@ impl Pending {
         self.chain.len()
     }
 
+    /// How long it has been here.
+    pub fn waited_s(&self, now_s: f64) -> f64 {
+        (now_s - self.since_s).max(0.0)
+    }
+
     /// Tokens it has still to compute, at most: as its blocks are stored, they are done.
     pub fn remaining_tokens(&self) -> u64 {
         let beyond = self.tokens - self.stored as u64 * self.block_tokens;
@@ -95,6 +100,15 @@ impl Pending {
         } else {
             0
         }
+    }
+
+    /// Whether it may have more than `depth` leading blocks of `chain` in common; one look, for most do not.
+    pub fn goes_beyond(&self, chain: &[u64], depth: usize) -> bool {
+        let (place, own) = match depth.checked_sub(self.start) {
+            Some(beyond) => (depth, self.chain.get(beyond)),
+            None => (self.start, Some(&self.first)),
+        };
+        own.is_some() && chain.get(place) == own
     }
 
     /// Looks up how far its chain is stored by now; true if all of it is, which it was not before.

@@ -2,16 +2,18 @@
 
 use std::str::FromStr;
 
-use super::candidate::{Candidate, lowest, ordered};
-use super::least_load;
+use super::cache_aware::{self, Thresholds};
+use super::candidate::{Candidate, lowest};
+use super::core::Hashed;
 use super::random::Random;
 use super::round_robin::RoundRobin;
+use super::{consistent_hash, cost, least_load, power_of_two};
 use crate::index::ReplicaId;
 
 /// Which rule picks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// Lowest cost, as in `cost.rs`.
+    /// Lowest cost.
     Cost,
     /// Each in turn.
     RoundRobin,
@@ -19,53 +21,100 @@ pub enum PolicyKind {
     Random,
     /// Fewest requests.
     LeastLoad,
+    /// Fewest requests of two drawn.
+    PowerOfTwo,
+    /// By the prompt's beginning, with bounded load.
+    ConsistentHash,
+    /// By thresholds of match and load.
+    CacheAware,
+}
+
+impl PolicyKind {
+    /// All there are.
+    pub const ALL: [Self; 7] = [
+        Self::Cost,
+        Self::RoundRobin,
+        Self::Random,
+        Self::LeastLoad,
+        Self::PowerOfTwo,
+        Self::ConsistentHash,
+        Self::CacheAware,
+    ];
+
+    /// As settings call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cost => "cost",
+            Self::RoundRobin => "round_robin",
+            Self::Random => "random",
+            Self::LeastLoad => "least_load",
+            Self::PowerOfTwo => "power_of_two",
+            Self::ConsistentHash => "consistent_hash",
+            Self::CacheAware => "cache_aware",
+        }
+    }
 }
 
 impl FromStr for PolicyKind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "cost" => Ok(Self::Cost),
-            "round_robin" => Ok(Self::RoundRobin),
-            "random" => Ok(Self::Random),
-            "least_load" => Ok(Self::LeastLoad),
-            _ => Err(format!(
-                "unknown policy {name:?}, expected cost, round_robin, random or least_load"
-            )),
-        }
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            format!("unknown policy {name:?}, expected one of {known}")
+        })
     }
 }
 
-/// A policy with what it remembers.
+/// A policy with its settings and what it remembers.
 #[derive(Debug)]
 pub(crate) enum Policy {
     Cost,
     RoundRobin(RoundRobin),
     Random,
     LeastLoad,
+    PowerOfTwo,
+    ConsistentHash { load_factor: f64 },
+    CacheAware(Thresholds),
 }
 
 impl Policy {
-    pub fn new(kind: PolicyKind) -> Self {
+    pub fn new(kind: PolicyKind, thresholds: Thresholds, load_factor: f64) -> Self {
         match kind {
             PolicyKind::Cost => Self::Cost,
             PolicyKind::RoundRobin => Self::RoundRobin(RoundRobin::default()),
             PolicyKind::Random => Self::Random,
             PolicyKind::LeastLoad => Self::LeastLoad,
+            PolicyKind::PowerOfTwo => Self::PowerOfTwo,
+            PolicyKind::ConsistentHash => Self::ConsistentHash { load_factor },
+            PolicyKind::CacheAware => Self::CacheAware(thresholds),
         }
     }
 
     /// The place of the candidate to pick; None of none.
-    pub fn choose(&self, candidates: &[Candidate], random: &mut Random) -> Option<usize> {
+    pub fn choose(
+        &self,
+        prompt: &Hashed<'_>,
+        candidates: &[Candidate],
+        random: &mut Random,
+    ) -> Option<usize> {
         match self {
-            // Equal costs: where this router has least, then where new blocks push out least.
-            Self::Cost => lowest(candidates, random, |c| {
-                (ordered(c.terms.cost), c.in_flight, ordered(c.fill))
-            }),
+            Self::Cost => cost::choose(candidates, random),
             Self::RoundRobin(turns) => turns.choose(candidates),
             Self::Random => lowest(candidates, random, |_| ()),
             Self::LeastLoad => least_load::choose(candidates, random),
+            Self::PowerOfTwo => power_of_two::choose(candidates, random),
+            Self::ConsistentHash { load_factor } => consistent_hash::choose(
+                prompt.chain,
+                prompt.block_size,
+                *load_factor,
+                candidates,
+                random,
+            ),
+            Self::CacheAware(thresholds) => {
+                cache_aware::choose(prompt.tokens, thresholds, candidates, random)
+            }
         }
     }
 
@@ -78,6 +127,6 @@ impl Policy {
 
     /// Whether prefixes decide.
     pub fn sees_prefixes(&self) -> bool {
-        matches!(self, Self::Cost)
+        matches!(self, Self::Cost | Self::CacheAware(_))
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::batch::{Applied, Applying, decode};
+use super::block_set::BlockSet;
+use super::cache_aware::Thresholds;
 use super::core::{Core, Explained, Hashed, MirrorStats, Pick};
 use super::cost::Weights;
 use super::policy::{Policy, PolicyKind};
@@ -13,7 +15,7 @@ use crate::error::RouterError;
 use crate::index::{Matches, ReplicaId};
 
 /// What a router is made with.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Settings {
     /// The cluster's.
     pub hash_key: HashKey,
@@ -21,8 +23,26 @@ pub struct Settings {
     pub policy: PolicyKind,
     /// Of the cost; finite and not negative.
     pub weights: Weights,
+    /// Of `cache_aware`.
+    pub thresholds: Thresholds,
+    /// Of `consistent_hash`: a replica's requests at most, in means of all; above 1.
+    pub load_factor: f64,
     /// Spreads ties.
     pub seed: u64,
+}
+
+impl Settings {
+    /// A policy with the usual weights.
+    pub fn new(hash_key: HashKey, policy: PolicyKind) -> Self {
+        Self {
+            hash_key,
+            policy,
+            weights: Weights::default(),
+            thresholds: Thresholds::default(),
+            load_factor: 1.25,
+            seed: 0,
+        }
+    }
 }
 
 /// A prompt and its namespace.
@@ -52,9 +72,9 @@ impl Router {
     /// A router without replicas.
     pub fn new(settings: &Settings) -> Self {
         Self {
-            hash_key: settings.hash_key,
+            hash_key: settings.hash_key.clone(),
             core: Turns::new(Core::new(
-                Policy::new(settings.policy),
+                Policy::new(settings.policy, settings.thresholds, settings.load_factor),
                 settings.weights,
                 settings.seed,
             )),
@@ -193,13 +213,35 @@ impl Router {
         self.core().load(name)
     }
 
+    /// Its mirror's blocks as of one batch. Looks at every run; the rest is done without the lock.
+    ///
+    /// # Errors
+    /// Unknown replica.
+    pub fn block_set(&self, name: &str) -> Result<BlockSet, RouterError> {
+        let (mirror, hashes) = {
+            let _whole = self.between_batches();
+            let core = self.core();
+            (core.mirror(name)?, core.blocks(name)?)
+        };
+        Ok(BlockSet::new(
+            mirror.epoch,
+            mirror.seq,
+            mirror.forgotten,
+            hashes,
+        ))
+    }
+
     /// The hashes in its mirror, sorted.
     ///
     /// # Errors
     /// Unknown replica.
     pub fn blocks(&self, name: &str) -> Result<Vec<u64>, RouterError> {
-        let _whole = self.between_batches();
-        self.core().blocks(name)
+        let mut blocks = {
+            let _whole = self.between_batches();
+            self.core().blocks(name)?
+        };
+        blocks.sort_unstable();
+        Ok(blocks)
     }
 
     /// Requests picked there and not released.
@@ -215,6 +257,26 @@ impl Router {
         let (chain, block_size) = self.hash(prompt)?;
         let hashed = hashed(prompt, &chain, block_size);
         self.core().pick(&hashed, exclude, now_s)
+    }
+
+    /// As `pick`, for a prompt of `tokens` tokens whose chain is known.
+    pub fn pick_hashed(
+        &self,
+        model: &str,
+        chain: &[u64],
+        tokens: u64,
+        exclude: &[String],
+        now_s: f64,
+    ) -> Option<Pick> {
+        let mut core = self.core();
+        let block_size = core.block_size(model)?;
+        let hashed = Hashed {
+            model,
+            chain,
+            block_size,
+            tokens,
+        };
+        core.pick(&hashed, exclude, now_s)
     }
 
     /// What `pick` would say, with ticket 0; leaves everything as it is.

@@ -8,8 +8,8 @@
 use proptest::prelude::*;
 use prost::Message;
 
-use super::{Pick, PolicyKind, Prompt, Reason, Router, Settings, Weights};
-use crate::chain::{HASH_VERSION, HashKey, extend_chain, mix, namespace_seed};
+use super::{Pick, PolicyKind, Prompt, Reason, Router, Settings};
+use crate::chain::{HASH_VERSION, HashKey, extend_chain, namespace_seed};
 use crate::delta::{
     Cleared, DeltaBatch, DeltaEvent, Dropped, Event, Expected, Load, LoadClass, PrefillOrder,
     Removed, Stored,
@@ -25,13 +25,8 @@ fn key() -> HashKey {
 
 fn router(policy: PolicyKind) -> Router {
     Router::new(&Settings {
-        hash_key: key(),
-        policy,
-        weights: Weights {
-            k: 1.5,
-            decode: 1.0,
-        },
         seed: 7,
+        ..Settings::new(key(), policy)
     })
 }
 
@@ -83,9 +78,7 @@ pub(super) fn batch(seq: u64, events: Vec<Event>, held: &[u64], load: Load) -> D
         events: events.map(|event| DeltaEvent { event }).collect(),
         load: Some(load),
         count: held.len() as u64,
-        digest: held
-            .iter()
-            .fold(0, |sum, &hash| sum.wrapping_add(mix(hash))),
+        digest: held.iter().fold(0, |sum, &hash| sum.wrapping_add(hash)),
     }
 }
 
@@ -221,7 +214,7 @@ fn under_first_come_first_served_all_that_waits_is_ahead() {
         .candidate
         .terms;
     assert_eq!((terms.ahead, terms.delayed_requests), (18_000.0, 0.0));
-    assert_eq!(terms.cost, 18_000.0 + 100.0 * 3.0);
+    assert_eq!(terms.cost, 18_000.0 + 100.0 * 1.75 * 2.1);
 }
 
 #[test]
@@ -544,12 +537,7 @@ fn a_model_has_one_block_size() {
 
 #[test]
 fn a_peek_changes_nothing_and_says_what_the_next_pick_will() {
-    for policy in [
-        PolicyKind::Cost,
-        PolicyKind::RoundRobin,
-        PolicyKind::Random,
-        PolicyKind::LeastLoad,
-    ] {
+    for policy in PolicyKind::ALL {
         let router = fleet(policy, 5);
         for i in 0..20 {
             let text = tokens(i * 100, 30);
@@ -605,9 +593,7 @@ proptest! {
     #[test]
     fn a_pick_is_always_one_that_may_be_picked_and_all_ends_when_released(
         steps in prop::collection::vec(step(), 1..80),
-        policy in prop::sample::select(vec![
-            PolicyKind::Cost, PolicyKind::RoundRobin, PolicyKind::Random, PolicyKind::LeastLoad,
-        ]),
+        policy in prop::sample::select(PolicyKind::ALL.to_vec()),
     ) {
         // r0 to r3 serve "m", r4 and r5 another model whose prompts would hash alike.
         let router = router(policy);

@@ -69,6 +69,15 @@ pub(super) fn claim(owned_from: Natural, counted_to: Natural, priority: Priority
     }
 }
 
+pub(super) fn at_least(name: &str, value: f64, least: f64) -> PyResult<f64> {
+    if value.is_finite() && value >= least {
+        Ok(value)
+    } else {
+        let message = format!("{name} is {value}, expected a finite number of at least {least}");
+        Err(PyValueError::new_err(message))
+    }
+}
+
 pub(super) fn parse_key(hash_key: &[u8]) -> PyResult<HashKey> {
     <[u8; 16]>::try_from(hash_key)
         .map(HashKey::new)

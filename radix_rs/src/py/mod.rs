@@ -5,6 +5,7 @@ mod arguments;
 mod buffer;
 mod chain;
 mod router;
+mod sim;
 mod tree;
 
 use pyo3::prelude::*;
@@ -13,5 +14,6 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     chain::register(module)?;
     tree::register(module)?;
-    router::register(module)
+    router::register(module)?;
+    sim::register(module)
 }

@@ -4,10 +4,11 @@ use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 
-use super::arguments::parse_key;
+use super::arguments::{at_least, parse_key};
 use super::buffer::Items;
+use crate::chain::HashKey;
 use crate::error::RouterError as Error;
-use crate::pick::{self, Explained, PolicyKind, Prompt, Settings, Weights};
+use crate::pick::{self, Explained, Prompt, Settings, Thresholds, Weights};
 
 create_exception!(radix_rs, RouterError, PyException, "Wrong use of a router.");
 
@@ -111,30 +112,71 @@ struct MirrorStats {
 }
 
 #[pyclass(frozen, module = "radix_rs")]
+struct BlockSet(pick::BlockSet);
+
+#[pymethods]
+impl BlockSet {
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.0.epoch
+    }
+
+    #[getter]
+    fn seq(&self) -> u64 {
+        self.0.seq
+    }
+
+    #[getter]
+    fn forgotten(&self) -> u64 {
+        self.0.forgotten
+    }
+
+    #[getter]
+    fn count(&self) -> usize {
+        self.0.count()
+    }
+
+    fn not_in(&self, py: Python<'_>, other: &Self, limit: usize) -> (usize, Vec<u64>) {
+        py.detach(|| self.0.not_in(&other.0, limit))
+    }
+}
+
+#[pyclass(frozen, module = "radix_rs")]
 struct Router(pick::Router);
 
 #[pymethods]
 impl Router {
     #[new]
-    #[pyo3(signature = (*, hash_key, policy="cost", k=1.5, decode_weight=1.0, seed=0, index_max_bytes=None))]
+    #[expect(clippy::too_many_arguments, reason = "arguments as Python passes them")]
+    #[pyo3(signature = (
+        *, hash_key, policy="cost", k=1.75, decode_weight=1.0, cache_threshold=0.3, balance_abs_threshold=64,
+        balance_rel_threshold=1.5, load_factor=1.25, seed=0, index_max_bytes=None,
+    ))]
     fn new(
         hash_key: &[u8],
         policy: &str,
         k: f64,
         decode_weight: f64,
+        cache_threshold: f64,
+        balance_abs_threshold: u64,
+        balance_rel_threshold: f64,
+        load_factor: f64,
         seed: u64,
         index_max_bytes: Option<usize>,
     ) -> PyResult<Self> {
-        let policy: PolicyKind = policy.parse().map_err(PyValueError::new_err)?;
-        let router = pick::Router::new(&Settings {
-            hash_key: parse_key(hash_key)?,
+        let settings = settings(
+            parse_key(hash_key)?,
             policy,
-            weights: Weights {
-                k: at_least_0("k", k)?,
-                decode: at_least_0("decode_weight", decode_weight)?,
-            },
+            (k, decode_weight),
+            (
+                cache_threshold,
+                balance_abs_threshold,
+                balance_rel_threshold,
+            ),
+            load_factor,
             seed,
-        });
+        )?;
+        let router = pick::Router::new(&settings);
         if let Some(max_bytes) = index_max_bytes {
             router.set_index_max_bytes(max_bytes);
         }
@@ -214,6 +256,10 @@ impl Router {
 
     fn blocks(&self, replica: &str) -> PyResult<Vec<u64>> {
         Ok(self.0.blocks(replica)?)
+    }
+
+    fn block_set(&self, py: Python<'_>, replica: &str) -> PyResult<BlockSet> {
+        Ok(BlockSet(py.detach(|| self.0.block_set(replica))?))
     }
 
     #[expect(
@@ -314,13 +360,30 @@ fn sized<T: Send>(py: Python<'_>, batch: &[u8], apply: impl FnOnce() -> T + Send
     }
 }
 
-fn at_least_0(name: &str, value: f64) -> PyResult<f64> {
-    if value.is_finite() && value >= 0.0 {
-        Ok(value)
-    } else {
-        let message = format!("{name} is {value}, expected a finite number of at least 0");
-        Err(PyValueError::new_err(message))
-    }
+/// Checks what a policy is set to.
+pub(super) fn settings(
+    hash_key: HashKey,
+    policy: &str,
+    (k, decode): (f64, f64),
+    (cache, balance_abs, balance_rel): (f64, u64, f64),
+    load_factor: f64,
+    seed: u64,
+) -> PyResult<Settings> {
+    Ok(Settings {
+        hash_key,
+        policy: policy.parse().map_err(PyValueError::new_err)?,
+        weights: Weights {
+            k: at_least("k", k, 0.0)?,
+            decode: at_least("decode_weight", decode, 0.0)?,
+        },
+        thresholds: Thresholds {
+            cache: at_least("cache_threshold", cache, 0.0)?,
+            balance_abs,
+            balance_rel: at_least("balance_rel_threshold", balance_rel, 1.0)?,
+        },
+        load_factor: at_least("load_factor", load_factor, 1.0)?,
+        seed,
+    })
 }
 
 fn token_buffer(tokens: &Bound<'_, PyAny>) -> PyResult<Items<u32>> {
@@ -330,6 +393,7 @@ fn token_buffer(tokens: &Bound<'_, PyAny>) -> PyResult<Items<u32>> {
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("RouterError", module.py().get_type::<RouterError>())?;
     module.add_class::<Router>()?;
+    module.add_class::<BlockSet>()?;
     module.add_class::<Applied>()?;
     module.add_class::<Load>()?;
     module.add_class::<Candidate>()?;

@@ -11,9 +11,16 @@ use super::buffer::Items;
 use crate::delta::{Event, encode_events};
 use crate::tree::{self, Namespace};
 
+/// Slots of which memory is kept from one eviction to the next: 1 MiB.
+const KEPT_SLOTS: usize = 1 << 18;
+
 /// A replica's radix tree. The manual is `_native.pyi`.
 #[pyclass(module = "radix_rs")]
-struct Tree(tree::Tree);
+struct Tree {
+    tree: tree::Tree,
+    /// The slots of the last eviction, for their memory.
+    freed: Vec<i32>,
+}
 
 #[pymethods]
 impl Tree {
@@ -34,7 +41,10 @@ impl Tree {
         let key = parse_key(hash_key)?;
         let policy = parse_policy(policy, policy_options)?;
         let tree = tree::Tree::new(page_size.length(), block_size.length(), key, model, policy)?;
-        Ok(Self(if disabled { tree.disabled() } else { tree }))
+        Ok(Self {
+            tree: if disabled { tree.disabled() } else { tree },
+            freed: Vec::new(),
+        })
     }
 
     #[pyo3(signature = (tokens, slots_out = None, *, extra_key = "", cache_salt = ""))]
@@ -52,7 +62,7 @@ impl Tree {
             extra_key,
             cache_salt,
         };
-        let tree = &mut self.0;
+        let tree = &mut self.tree;
         let found = tokens.read(py, |tokens| tree.match_prefix(tokens, namespace))?;
         if let Some(out) = out {
             self.gather(py, found.node, &out, 0)?;
@@ -76,7 +86,7 @@ impl Tree {
             extra_key,
             cache_salt,
         };
-        let found = tokens.read(py, |tokens| self.0.match_prefix(tokens, namespace))?;
+        let found = tokens.read(py, |tokens| self.tree.match_prefix(tokens, namespace))?;
         Ok(found.length)
     }
 
@@ -93,7 +103,7 @@ impl Tree {
             extra_key,
             cache_salt,
         };
-        Ok(tokens.read(py, |tokens| self.0.peek(tokens, namespace))?)
+        Ok(tokens.read(py, |tokens| self.tree.peek(tokens, namespace))?)
     }
 
     #[pyo3(signature = (
@@ -117,7 +127,7 @@ impl Tree {
             length: length.length(),
             node: node.0,
         };
-        let found = tokens.read(py, |tokens| self.0.find(tokens, since, namespace))?;
+        let found = tokens.read(py, |tokens| self.tree.find(tokens, since, namespace))?;
         Ok(Match {
             length: found.length,
             node: found.node,
@@ -147,13 +157,15 @@ impl Tree {
             length: length.length(),
             node: node.0,
         };
-        let expected = tokens.read(py, |tokens| self.0.expected(id.0, tokens, since, namespace))?;
+        let expected = tokens.read(py, |tokens| {
+            self.tree.expected(id.0, tokens, since, namespace)
+        })?;
         let events = expected.map(Event::Expected).into_iter().collect();
         Ok(PyBytes::new(py, &encode_events(events)))
     }
 
     fn parent(&self, node: Natural) -> PyResult<Option<u64>> {
-        Ok(self.0.parent(node.0)?)
+        Ok(self.tree.parent(node.0)?)
     }
 
     #[expect(clippy::too_many_arguments, reason = "Python calls it with keywords")]
@@ -179,7 +191,7 @@ impl Tree {
             cache_salt,
         };
         let claim = claim(owned_from, counted_to, priority);
-        let tree = &mut self.0;
+        let tree = &mut self.tree;
         let done = tokens.read_with(&slots, py, |tokens, slots| {
             tree.insert(tokens, slots, claim, namespace)
         })?;
@@ -194,11 +206,11 @@ impl Tree {
     }
 
     fn lock(&mut self, node: Natural) -> PyResult<u64> {
-        Ok(self.0.lock(node.0)?)
+        Ok(self.tree.lock(node.0)?)
     }
 
     fn unlock(&mut self, receipt: Natural) -> PyResult<()> {
-        Ok(self.0.unlock(receipt.0)?)
+        Ok(self.tree.unlock(receipt.0)?)
     }
 
     #[pyo3(signature = (tokens, slots_out, *, receipt = None, extra_key = "", cache_salt = ""))]
@@ -218,7 +230,7 @@ impl Tree {
             extra_key,
             cache_salt,
         };
-        let tree = &mut self.0;
+        let tree = &mut self.tree;
         let admitted = tokens.read(py, |tokens| tree.admit(tokens, receipt, namespace))?;
         self.gather(py, admitted.node, &out, 0)?;
         Ok(Admission {
@@ -254,7 +266,7 @@ impl Tree {
             cache_salt,
         };
         let (prompt_length, receipt) = (prompt_length.length(), receipt.0);
-        let tree = &mut self.0;
+        let tree = &mut self.tree;
         let done = tokens.read_with(&own, py, |tokens, slots| {
             tree.checkpoint(tokens, slots, prompt_length, receipt, claim, namespace)
         })?;
@@ -296,7 +308,7 @@ impl Tree {
             cache_salt,
         };
         let (prompt_length, receipt) = (prompt_length.length(), receipt.0);
-        let tree = &mut self.0;
+        let tree = &mut self.tree;
         let freed = tokens.read_with(&slots, py, |tokens, slots| {
             tree.finish(tokens, slots, prompt_length, receipt, claim, namespace)
         })?;
@@ -304,15 +316,19 @@ impl Tree {
     }
 
     fn evict<'py>(&mut self, py: Python<'py>, num_tokens: Natural) -> Bound<'py, PyBytes> {
-        slot_bytes(py, &self.0.evict(num_tokens.length()))
+        self.tree.evict_to(num_tokens.length(), &mut self.freed);
+        let freed = slot_bytes(py, &self.freed);
+        self.freed.clear();
+        self.freed.shrink_to(KEPT_SLOTS);
+        freed
     }
 
     fn reset<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(slot_bytes(py, &self.0.reset()?))
+        Ok(slot_bytes(py, &self.tree.reset()?))
     }
 
     fn drain_deltas(&mut self, py: Python<'_>) -> Option<Deltas> {
-        self.0.drain_deltas().map(|deltas| Deltas {
+        self.tree.drain_deltas().map(|deltas| Deltas {
             events: PyBytes::new(py, &encode_events(deltas.events)).unbind(),
             stored: deltas.stored,
             removed: deltas.removed,
@@ -327,7 +343,7 @@ impl Tree {
         py: Python<'py>,
         max_blocks: Natural,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let chunks = self.0.snapshot(max_blocks.length())?;
+        let chunks = self.tree.snapshot(max_blocks.length())?;
         Ok(chunks
             .into_iter()
             .map(|events| PyBytes::new(py, &encode_events(events)))
@@ -335,11 +351,11 @@ impl Tree {
     }
 
     fn count_digest(&self) -> (u64, u64) {
-        self.0.count_digest()
+        self.tree.count_digest()
     }
 
     fn stats(&self) -> TreeStats {
-        let stats = self.0.stats();
+        let stats = self.tree.stats();
         TreeStats {
             nodes: stats.nodes,
             tokens: stats.tokens,
@@ -351,11 +367,11 @@ impl Tree {
     }
 
     fn dump(&self) -> String {
-        self.0.dump()
+        self.tree.dump()
     }
 
     fn check(&self) -> PyResult<()> {
-        Ok(self.0.check()?)
+        Ok(self.tree.check()?)
     }
 }
 
@@ -363,7 +379,7 @@ impl Tree {
     /// Write the slots of the path to `node`, those of the positions from `since` on.
     fn gather(&self, py: Python<'_>, node: u64, out: &Items<i32>, since: usize) -> PyResult<()> {
         out.write(py, |out| {
-            for (start, slots) in self.0.path_slots(node, since)? {
+            for (start, slots) in self.tree.path_slots(node, since)? {
                 slots.write_to(&out[start..]);
             }
             Ok(())

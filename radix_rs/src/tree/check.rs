@@ -219,24 +219,30 @@ impl Tree {
         let default = (Namespace::default(), self.root);
         for (namespace, root) in std::iter::once(default).chain(self.namespaces.sorted()) {
             let seed = self.seed(namespace);
-            // Each with the chain above it and the tokens above it that belong to no whole block.
+            let of_group = chain::blocks_in_group(self.block_size);
+            // Each with the hash before the group that it begins in, and that group's tokens above it.
             let mut stack = vec![(root, seed, Vec::new())];
-            while let Some((index, mut last, mut open)) = stack.pop() {
+            while let Some((index, mut anchor, mut group)) = stack.pop() {
                 visited += 1;
                 let node = &self.nodes[index];
-                open.extend_from_slice(node.tokens());
+                let above = group.len() / self.block_size;
+                group.extend_from_slice(node.tokens());
                 let mut hashes = Vec::new();
-                chain::extend_chain(&self.hash_key, last, &open, self.block_size, &mut hashes);
+                chain::extend_chain(&self.hash_key, anchor, &group, self.block_size, &mut hashes);
                 holds(
-                    node.hashes(self.block_size).eq(hashes.iter().copied()),
+                    node.hashes(self.block_size)
+                        .eq(hashes[above..].iter().copied()),
                     || format!("block hashes of node {index} are not those of its tokens"),
                 )?;
-                open.drain(..hashes.len() * self.block_size);
-                count += hashes.len() as u64;
-                digest = digest.wrapping_add(blocks::sum(hashes.iter().copied()));
-                last = hashes.last().copied().unwrap_or(last);
+                count += (hashes.len() - above) as u64;
+                digest = digest.wrapping_add(blocks::sum(hashes[above..].iter().copied()));
+                let ended = hashes.len() - hashes.len() % of_group;
+                group.drain(..ended * self.block_size);
+                if let Some(last) = ended.checked_sub(1) {
+                    anchor = hashes[last];
+                }
                 for child in self.nodes.children(index) {
-                    stack.push((child, last, open.clone()));
+                    stack.push((child, anchor, group.clone()));
                 }
             }
         }

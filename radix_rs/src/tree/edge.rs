@@ -109,14 +109,21 @@ impl Edge {
         &self,
         range: Range<usize>,
     ) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
+        self.halves_of_hashes()[range]
+            .iter()
+            .map(|&halves| whole(halves))
+    }
+
+    pub fn hash(&self, number: usize) -> u64 {
+        whole(self.halves_of_hashes()[number])
+    }
+
+    fn halves_of_hashes(&self) -> &[[u32; 2]] {
         let of_slots = match self.0[1] {
             0 => self.len(),
             rows => 2 * rows as usize,
         };
-        let hashes = self.0[TOKENS + self.len() + of_slots..].as_chunks().0;
-        hashes[range]
-            .iter()
-            .map(|&[low, high]| u64::from(low) | u64::from(high) << 32)
+        self.0[TOKENS + self.len() + of_slots..].as_chunks().0
     }
 
     /// The same edge with its first `count` tokens and `hashes` hashes alone, copied.
@@ -138,6 +145,10 @@ impl Edge {
 #[expect(clippy::cast_possible_truncation, reason = "to take a half is meant")]
 fn halves(hash: u64) -> [u32; 2] {
     [hash as u32, (hash >> 32) as u32]
+}
+
+fn whole([low, high]: [u32; 2]) -> u64 {
+    u64::from(low) | u64::from(high) << 32
 }
 
 #[cfg(test)]

@@ -177,14 +177,20 @@ impl Tree {
     /// parent competes at the place its own key gives it. Returns the slots.
     pub fn evict(&mut self, num_tokens: usize) -> Vec<i32> {
         let mut freed = Vec::with_capacity(num_tokens.min(self.evictable_tokens));
+        self.evict_to(num_tokens, &mut freed);
+        freed
+    }
+
+    /// [`Tree::evict`] into a buffer, which is emptied before: memory that is used again is in the cache.
+    pub fn evict_to(&mut self, num_tokens: usize, freed: &mut Vec<i32>) {
+        freed.clear();
         while freed.len() < num_tokens {
             let Some(leaf) = self.evictable.pop() else {
                 break;
             };
-            self.remove_leaf(leaf, &mut freed);
+            self.remove_leaf(leaf, freed);
         }
         self.evicted_total += freed.len() as u64;
-        freed
     }
 
     /// Drop everything. Handles from before are stale. Returns all slots.

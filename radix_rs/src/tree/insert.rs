@@ -5,7 +5,6 @@ use super::length::to_u32;
 use super::namespace::Namespace;
 use super::node::Node;
 use super::{Tree, TreeError};
-use crate::chain;
 use std::ops::Range;
 
 /// What a request says of the key it inserts.
@@ -121,18 +120,9 @@ impl Tree {
         slots: &[i32],
         namespace: Namespace<'_>,
     ) -> u32 {
-        let before = self.last_hash(parent);
-        let seed = before.unwrap_or_else(|| self.seed(namespace));
         // The first block that ends in the leaf may begin above it.
-        let block_start = start - start % self.block_size;
-        let mut hashes = Vec::with_capacity((tokens.len() - block_start) / self.block_size);
-        chain::extend_chain(
-            &self.hash_key,
-            seed,
-            &tokens[block_start..],
-            self.block_size,
-            &mut hashes,
-        );
+        let first = start / self.block_size;
+        let (before, hashes) = self.hash_blocks(parent, first, tokens, namespace);
         self.blocks.store(before, &hashes);
 
         let edge = Edge::new(&tokens[start..], &slots[start..], &hashes);

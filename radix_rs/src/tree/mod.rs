@@ -214,15 +214,48 @@ impl Tree {
 
     /// Hash of the last block that ends at or before the end of `node`.
     fn last_hash(&self, node: u32) -> Option<u64> {
+        let blocks = self.nodes[node].end() / self.block_size;
+        blocks
+            .checked_sub(1)
+            .map(|last| self.hash_on_path(node, last))
+    }
+
+    /// Hash of the block numbered `block`, which ends on the path to `node`.
+    fn hash_on_path(&self, node: u32, block: usize) -> u64 {
+        let end = (block + 1) * self.block_size;
         let mut index = node;
-        // A block spans at most `block_size / page_size` nodes, so this ends soon.
-        while !self.nodes[index].is_root() {
-            let node = &self.nodes[index];
-            if let Some(hash) = node.hashes(self.block_size).next_back() {
-                return Some(hash);
-            }
-            index = node.parent;
+        // A block, and a group of them, spans a bounded number of nodes: this ends soon.
+        while self.nodes[index].start() >= end {
+            index = self.nodes[index].parent;
         }
-        None
+        let node = &self.nodes[index];
+        node.hash(block, self.block_size)
+    }
+
+    /// The hash before the blocks of `tokens` from the one numbered `first` on, and theirs. All before those are
+    /// on the path to `node`.
+    fn hash_blocks(
+        &self,
+        node: u32,
+        first: usize,
+        tokens: &[u32],
+        namespace: Namespace<'_>,
+    ) -> (Option<u64>, Vec<u64>) {
+        let of_group = first % chain::blocks_in_group(self.block_size);
+        let group = first - of_group;
+        let before_group = group
+            .checked_sub(1)
+            .map(|last| self.hash_on_path(node, last));
+        let mut hashes = Vec::with_capacity(tokens.len() / self.block_size - group);
+        chain::extend_chain(
+            &self.hash_key,
+            before_group.unwrap_or_else(|| self.seed(namespace)),
+            &tokens[group * self.block_size..],
+            self.block_size,
+            &mut hashes,
+        );
+        // Those of the group that are known come again.
+        let before = hashes.drain(..of_group).next_back().or(before_group);
+        (before, hashes)
     }
 }

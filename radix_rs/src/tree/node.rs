@@ -128,9 +128,18 @@ impl Node {
         block_size: usize,
     ) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
         // Blocks are numbered from the root; the edge holds those that end in it.
-        let before_edge = (self.start() - self.offset as usize) / block_size;
+        let before_edge = self.blocks_before_edge(block_size);
         self.edge
             .hashes(self.start() / block_size - before_edge..self.end() / block_size - before_edge)
+    }
+
+    /// Hash of the block numbered `block`, which ends in this node.
+    pub fn hash(&self, block: usize, block_size: usize) -> u64 {
+        self.edge.hash(block - self.blocks_before_edge(block_size))
+    }
+
+    fn blocks_before_edge(&self, block_size: usize) -> usize {
+        (self.start() - self.offset as usize) / block_size
     }
 
     /// Split off the first `at` tokens as a node of its own, above this one.

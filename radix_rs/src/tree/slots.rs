@@ -104,29 +104,31 @@ pub(super) fn rows(slots: &[i32]) -> Option<Vec<Row>> {
 
 /// How many of `slots` count on from `first`.
 fn row_length(slots: &[i32], first: i32) -> usize {
-    const STEP: usize = 16;
-    let counts = |slots: &[i32], first: i32| {
-        let differ = slots.iter().zip(0..).fold(0, |differ, (slot, index)| {
-            differ | (slot ^ first.wrapping_add(index))
-        });
-        differ == 0
-    };
-    let mut next = first;
-    let steps = slots
-        .chunks_exact(STEP)
-        .take_while(|step| {
-            let whole = counts(step, next);
-            next = next.wrapping_add_unsigned(to_u32(STEP));
-            whole
-        })
-        .count();
-    let at = steps * STEP;
-    let first = first.wrapping_add_unsigned(to_u32(at));
-    at + slots[at..]
+    // Comparing many at once is fast; the coarse step finds the place, the finer ones narrow it.
+    let coarse = skip_counting::<128>(slots, first, 0);
+    let fine = skip_counting::<16>(slots, first, coarse);
+    let next = first.wrapping_add_unsigned(to_u32(fine));
+    fine + slots[fine..]
         .iter()
         .zip(0..)
-        .take_while(|&(&slot, index)| slot == first.wrapping_add(index))
+        .take_while(|&(&slot, index)| slot == next.wrapping_add(index))
         .count()
+}
+
+/// From `start`, past all chunks of `N` that count on from `first`.
+fn skip_counting<const N: usize>(slots: &[i32], first: i32, start: usize) -> usize {
+    let mut next = first.wrapping_add_unsigned(to_u32(start));
+    let whole = slots[start..]
+        .chunks_exact(N)
+        .take_while(|chunk| {
+            let differ = chunk.iter().zip(0..).fold(0, |differ, (slot, index)| {
+                differ | (slot ^ next.wrapping_add(index))
+            });
+            next = next.wrapping_add_unsigned(to_u32(N));
+            differ == 0
+        })
+        .count();
+    start + whole * N
 }
 
 #[cfg(test)]

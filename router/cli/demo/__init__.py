@@ -24,6 +24,7 @@ from router.cli.fleet_view import ReplicaView, replica_info, view_fleet
 from router.cli.log_dir import log_dir
 from router.cli.model import fetch_model
 from router.cli.signals import end_in_order
+from router.cli.sim.fleet import POLICIES
 
 REPLICAS = 2
 CONCURRENCY = 4
@@ -34,6 +35,7 @@ QUIET_TIMEOUT_S = 15.0
 
 EXAMPLES = """examples:
   prefixlb demo
+  prefixlb demo --against least_load
   prefixlb demo --model ~/models/SmolLM2-360M-Instruct
   prefixlb demo --json | python3 -m json.tool
 """
@@ -44,12 +46,19 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "demo",
         help="see it work: four assistants, twelve users, two policies",
         description="Start Redis, two replicas and a router, let twelve users talk to four "
-        "assistants, then once more under round robin, and compare. Exit code 0 only if routing by "
-        "prefix wins and every mirror equals its tree.",
+        "assistants, then once more under another policy, and compare. Exit code 0 only if routing "
+        "by prefix wins and every mirror equals its tree.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", type=model_files, metavar="PATH", help="weights to serve")
+    parser.add_argument(
+        "--against",
+        choices=[policy for policy in POLICIES if policy != POLICY],
+        default=BASELINE,
+        metavar="POLICY",
+        help="what to compare with: %(choices)s (default: %(default)s)",
+    )
     parser.add_argument(
         "--slots",
         type=whole(1),
@@ -84,10 +93,10 @@ def run(args: argparse.Namespace) -> int:
         with cluster:
             with Screen(out, brief=args.json) as screen:
                 ours = run_policy(cluster, POLICY, screen)
-            out.print(f"\nthe same workload under {BASELINE}")
-            cluster.restart_router(BASELINE)
+            out.print(f"\nthe same workload under {args.against}")
+            cluster.restart_router(args.against)
             with Screen(out, brief=True) as screen:
-                other = run_policy(cluster, BASELINE, screen)
+                other = run_policy(cluster, args.against, screen)
         claims = verdict(ours, other)
         logs.worth_reading = not all(claim.holds for claim in claims)
         if args.json:

@@ -6,13 +6,13 @@ use std::time::Instant;
 use cpu_time::ProcessTime;
 use radix_rs::index::Outcome;
 
-use radix_rs::chain::{NO_PARENT, mix};
+use radix_rs::chain::NO_PARENT;
 use radix_rs::index::{Index, Matches};
 
 use crate::heap::live_bytes;
 use crate::ours;
 use crate::peer::Peer;
-use crate::workload::Workload;
+use crate::workload::{Workload, mix};
 
 /// Matches are timed on the last prompts, most of which the caches hold.
 const DEEP: usize = 500;

@@ -1,12 +1,12 @@
 //! The index of this repository.
 
-use radix_rs::chain::{HASH_VERSION, HashKey, mix};
+use radix_rs::chain::{HASH_VERSION, HashKey};
 use radix_rs::delta::{DeltaBatch, DeltaEvent, Event as Said, Removed, Stored};
 use radix_rs::index::{Index, Matches, ReplicaId, ReplicaSet};
-use radix_rs::pick::{PolicyKind, Router, Settings, Weights};
+use radix_rs::pick::{PolicyKind, Router, Settings};
 
 use crate::peer::Peer;
-use crate::workload::{Event, Workload, checksum};
+use crate::workload::{Event, Workload, checksum, mix};
 
 pub struct Ours {
     index: Index,
@@ -135,7 +135,7 @@ pub fn snapshot(blocks: u64) -> Vec<Vec<u8>> {
             count: held.len() as u64,
             digest: held
                 .iter()
-                .fold(0, |sum, &&hash| mix(hash).wrapping_add(sum)),
+                .fold(0, |sum: u64, &&hash| sum.wrapping_add(hash)),
         };
         prost::Message::encode_to_vec(&chunk)
     });
@@ -177,15 +177,7 @@ pub fn wire(workload: &Workload) -> Vec<(usize, Vec<u8>)> {
 
 /// A router whose mirrors are empty and wait for the first batch of epoch 1, and the names of its replicas.
 pub fn router(replicas: usize) -> (Router, Vec<String>) {
-    let router = Router::new(&Settings {
-        hash_key: HashKey::derive(b"bench"),
-        policy: PolicyKind::Cost,
-        weights: Weights {
-            k: 1.5,
-            decode: 1.0,
-        },
-        seed: 0,
-    });
+    let router = Router::new(&Settings::new(HashKey::derive(b"bench"), PolicyKind::Cost));
     let empty = DeltaBatch {
         epoch: 1,
         block_size: 16,

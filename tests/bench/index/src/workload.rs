@@ -2,8 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use radix_rs::chain::mix;
-
 /// Share of the prompts that do not go to the replica with the longest match, in percent.
 const SPILL: u64 = 10;
 /// A match of this many blocks says nothing: all prompts begin so.
@@ -49,6 +47,14 @@ pub struct Workload {
     pub operations: usize,
     /// (block, replica) pairs held at the end.
     pub held: usize,
+}
+
+/// Spreads small numbers over 64 bits: the finaliser of `MurmurHash3`.
+pub fn mix(number: u64) -> u64 {
+    let mut x = number;
+    x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    x ^ (x >> 33)
 }
 
 /// A checksum of (replica, matched blocks) pairs, in any order.
@@ -124,7 +130,7 @@ impl Cache {
             self.clock += 1;
             let parent = index.checked_sub(1).map_or(0, |before| chain[before]);
             if self.used.insert(hash, (self.clock, parent)).is_none() {
-                self.digest = self.digest.wrapping_add(mix(hash));
+                self.digest = self.digest.wrapping_add(hash);
             }
             self.queue.push_back((self.clock, hash));
         }
@@ -138,7 +144,7 @@ impl Cache {
                 && used == clock
             {
                 self.used.remove(&hash);
-                self.digest = self.digest.wrapping_sub(mix(hash));
+                self.digest = self.digest.wrapping_sub(hash);
                 return (hash, parent);
             }
         }

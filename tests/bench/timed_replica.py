@@ -1,0 +1,90 @@
+"""`python -m replica` that writes down when its tree changed and what publishing took.
+
+python -m tests.bench.timed_replica TIMES [FLAG ...]: TIMES gets a JSON object at the end. With
+PREFIXLB_FILL_BLOCKS=n in the environment its tree begins with that many blocks.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import replica.announcement
+import replica.process
+from replica.__main__ import main
+from replica.delta_log import DeltaLog
+from replica.engine import Engine, Progress, Snapshot
+from replica.publisher import Publisher
+from replica.tree_core import Deltas, TreeCore
+
+CHAIN_BLOCKS = 64
+"""Of each prompt in a tree that is filled."""
+
+times: dict[str, Any] = {
+    "changes": [],  # (digest, CLOCK_MONOTONIC in ns): a batch with this digest tells of it
+    "steps": [],  # when each ended, in s
+    "step_s": 0.0,  # CPU of the engine's thread, as the three that follow
+    "in_step_s": 0.0,  # of handing over deltas
+    "snapshot_s": [],
+    "publisher_s": 0.0,  # CPU of the publisher's thread
+}
+
+
+class TimedLog(DeltaLog):
+    def append(self, deltas: Deltas) -> int:
+        times["changes"].append((deltas.digest, time.monotonic_ns()))
+        return super().append(deltas)
+
+
+class TimedEngine(Engine):
+    def __init__(self, *, tree: TreeCore, **parts: Any) -> None:
+        fill(tree, int(os.environ.get("PREFIXLB_FILL_BLOCKS", "0")))
+        super().__init__(tree=tree, **parts)
+
+    def step(self) -> list[Progress]:
+        began_s = time.thread_time()
+        progress = super().step()
+        times["step_s"] += time.thread_time() - began_s
+        times["steps"].append(time.monotonic())
+        return progress
+
+    def snapshot(self) -> Snapshot:
+        began_s = time.monotonic()
+        snapshot = super().snapshot()
+        times["snapshot_s"].append(time.monotonic() - began_s)
+        return snapshot
+
+    def _publish(self) -> None:
+        began_s = time.thread_time()
+        super()._publish()
+        times["in_step_s"] += time.thread_time() - began_s
+
+
+class TimedPublisher(Publisher):
+    def step(self) -> bool:
+        began_s = time.thread_time()
+        taken = super().step()
+        times["publisher_s"] += time.thread_time() - began_s
+        return taken
+
+
+def fill(tree: TreeCore, blocks: int) -> None:
+    """Distinct prompts of 64 blocks each. Their slots are none of the pool's: nothing evicts."""
+    count = CHAIN_BLOCKS * 16
+    tokens, slots = np.arange(count, dtype=np.uint32), np.arange(count, dtype=np.int32)
+    for number in range(blocks // CHAIN_BLOCKS):
+        tokens[0] = number
+        tree.insert(tokens.data, (slots + number * count).data)
+
+
+if __name__ == "__main__":
+    replica.process.DeltaLog = TimedLog  # type: ignore[misc]
+    replica.process.Engine = TimedEngine  # type: ignore[misc]
+    replica.announcement.Publisher = TimedPublisher  # type: ignore[misc]
+    code = main(sys.argv[2:])
+    Path(sys.argv[1]).write_text(json.dumps(times))
+    sys.exit(code)
