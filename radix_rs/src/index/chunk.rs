@@ -24,7 +24,6 @@ impl Chunk {
         Self { id, hashes }
     }
 
-    #[expect(clippy::unnecessary_box_returns, reason = "the memory is what is kept")]
     pub fn into_hashes(self) -> Hashes {
         self.hashes
     }
