@@ -24,6 +24,7 @@ impl Chunk {
         Self { id, hashes }
     }
 
+    #[allow(clippy::unnecessary_box_returns, reason = "the memory is what is kept")]
     pub fn into_hashes(self) -> Hashes {
         self.hashes
     }
