@@ -1,7 +1,7 @@
 //! All blocks of the index: their chunks, and where a hash stands.
 
 use super::arena::Arena;
-use super::chunk::{CHUNK, Chunk, ChunkId, Hashes};
+use super::chunk::{CHUNK, Chunk, ChunkId};
 use super::locator::{Generation, Locator, Slot};
 use super::run::RunId;
 use super::span::Span;
@@ -28,7 +28,7 @@ const SPARE: usize = if cfg!(test) { 2 } else { 1024 };
 #[derive(Debug, Default)]
 struct Freed {
     ids: Vec<ChunkId>,
-    spare: Vec<Hashes>,
+    spare: Vec<Chunk>,
 }
 
 /// The chunks by number, and the [`Locator`] that leads to them.
@@ -214,6 +214,6 @@ fn free(generations: &mut [Generation], freed: &mut Freed, chunk: Chunk) {
     *generation = generation.wrapping_add(1);
     freed.ids.push(chunk.id);
     if freed.spare.len() < SPARE {
-        freed.spare.push(chunk.into_hashes());
+        freed.spare.push(chunk);
     }
 }

@@ -6,27 +6,19 @@ pub(crate) const CHUNK: usize = if cfg!(test) { 4 } else { 32 };
 /// Names a chunk of the index; used again after it is freed.
 pub(crate) type ChunkId = u32;
 
-/// The memory of a chunk.
-pub(crate) type Hashes = Box<[u64; CHUNK]>;
-
 /// Neighbours in a run, at places that neighbouring runs do not use. Long enough that its allocation costs little
 /// a block, short enough that a run wastes little at its ends.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub id: ChunkId,
-    hashes: Hashes,
+    hashes: Box<[u64; CHUNK]>,
 }
 
 impl Chunk {
     /// In the memory of one that was freed, if there is one.
-    pub fn new(id: ChunkId, spare: Option<Hashes>) -> Self {
-        let hashes = spare.unwrap_or_else(|| Box::new([0; CHUNK]));
+    pub fn new(id: ChunkId, spare: Option<Self>) -> Self {
+        let hashes = spare.map_or_else(|| Box::new([0; CHUNK]), |spare| spare.hashes);
         Self { id, hashes }
-    }
-
-    #[allow(clippy::unnecessary_box_returns, reason = "the memory is what is kept")]
-    pub fn into_hashes(self) -> Hashes {
-        self.hashes
     }
 
     pub fn get(&self, at: usize) -> u64 {
