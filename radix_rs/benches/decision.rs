@@ -2,6 +2,12 @@
 //! and the choice. `tests/bench/decision.py` runs it and says what the fleet is like.
 //!
 //! `decision REPLICAS PICKS` prints one JSON object: microseconds at the median and the 99th percentile.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "numbers are small"
+)]
 #![allow(
     missing_docs,
     clippy::print_stdout,
@@ -30,7 +36,7 @@ fn main() {
     let replicas: usize = arguments.next().map_or(64, |each| each.parse().unwrap());
     let picks: usize = arguments.next().map_or(4000, |each| each.parse().unwrap());
     let key = HashKey::derive(b"decision");
-    let router = Router::new(&Settings::new(key, PolicyKind::Cost));
+    let router = Router::new(&Settings::new(key.clone(), PolicyKind::Cost));
     for replica in 0..replicas {
         fill(&router, &key, replica);
     }

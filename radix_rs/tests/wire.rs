@@ -5,7 +5,7 @@
 use radix_rs::chain::{
     HASH_VERSION, HashKey, blocks_in_group, extend_chain, key_check, namespace_seed,
 };
-use radix_rs::pick::{PolicyKind, Prompt, Router, Settings, Weights};
+use radix_rs::pick::{PolicyKind, Prompt, Router, Settings};
 use serde_json::Value;
 
 fn vectors() -> Value {
@@ -90,15 +90,7 @@ fn blocks_have_the_hashes_group_by_group_and_all_at_once() {
 
 /// A router that has taken replica "r"'s `snapshot`.
 fn router(vectors: &Value, snapshot: &Value) -> Router {
-    let router = Router::new(&Settings {
-        hash_key: key(vectors),
-        policy: PolicyKind::Cost,
-        weights: Weights {
-            k: 1.0,
-            decode: 1.0,
-        },
-        seed: 0,
-    });
+    let router = Router::new(&Settings::new(key(vectors), PolicyKind::Cost));
     let block_size = vectors["block_size"].as_u64().unwrap();
     router
         .add_replica("r", "m", block_size.try_into().unwrap())

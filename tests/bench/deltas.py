@@ -35,6 +35,8 @@ GOALS: dict[str, dict[int, float]] = {
     "match p50 us": {8: 0.45, 64: 0.6, 512: 1.6},
     "match p99 us": {8: 2, 64: 2.5, 512: 4.5},
     "bytes a block": {8: 32, 64: 32, 512: 32},
+    "snapshot of 1M blocks s": {8: 1, 64: 1, 512: 1},
+    "bounded: live bytes of the bound": {8: 1.05, 64: 1.05, 512: 1.05},
 }
 """At most, by replicas. ns are of CPU, of a block stored or removed; bytes of a replica's copy."""
 

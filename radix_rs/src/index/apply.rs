@@ -15,6 +15,9 @@ pub(super) struct Recent {
     removed: RunId,
 }
 
+/// Blocks that are removed, and runs that are looked at, in a step; in tests so few that it takes many.
+const STEP: usize = if cfg!(test) { 2 } else { 256 };
+
 impl Index {
     /// The replica now holds `hashes`, the first of which follows `parent`. Returns how many it did not hold.
     ///
@@ -50,30 +53,53 @@ impl Index {
 
     /// The replica no longer holds `removed.last` and the `count - 1` blocks before it. Returns how many it held.
     pub fn remove(&mut self, replica: ReplicaId, removed: &Removed) -> u64 {
-        let before = self.tally(replica).count;
-        let (mut next, mut left) = (None, removed.count as usize);
-        if left > 0 && removed.last != NO_PARENT {
-            let recent = self.recent[replica as usize].removed;
-            next = self.find_end(replica, recent, removed.last);
-            if self.follows_forgotten(replica, next) {
-                (next, left) = match self.remove_forgotten(replica, removed) {
-                    Some((end, count)) => (Some(end), count),
-                    None => (None, 0),
-                };
-            }
+        let mut left = *removed;
+        let mut gone = 0;
+        while left.count > 0 {
+            gone += self.remove_step(replica, &mut left);
         }
+        gone
+    }
+
+    /// The same for the last [`STEP`] blocks of the range; leaves what remains of it, `count` 0 if that is nothing.
+    pub fn remove_step(&mut self, replica: ReplicaId, left: &mut Removed) -> u64 {
+        let before = self.tally(replica).count;
+        let recent = self.recent[replica as usize].removed;
+        let mut next = match left.last {
+            NO_PARENT => None,
+            last => self.find_end(replica, recent, last),
+        };
+        if self.follows_forgotten(replica, next) {
+            let known = self.remove_forgotten(replica, left);
+            next = known.map(|(end, _)| end);
+            left.count = known.map_or(0, |(_, count)| count as u32);
+        }
+        let mut now = STEP.min(left.count as usize);
+        left.count -= now as u32;
         let mut touched = std::mem::take(&mut self.touched);
-        while left > 0
+        while now > 0
             && let Some(At { run, offset }) = next
         {
             let to = offset + 1;
-            let from = to.saturating_sub(left);
-            left -= to - from;
-            next = self.runs[run].parent.map(|parent| self.last_of(parent));
+            let from = to.saturating_sub(now);
+            now -= to - from;
+            let Run { span, parent, .. } = &self.runs[run];
+            next = match from {
+                0 => parent.map(|parent| self.last_of(parent)),
+                _ => None,
+            };
+            left.last = match next {
+                Some(At { run, .. }) => self.runs[run].span.last,
+                None if from > 0 => span.get(from - 1),
+                None => NO_PARENT,
+            };
             self.recent[replica as usize].removed = run;
             if !self.drop_end(replica, run, from, to) {
                 touched.push(self.drop_range(replica, run, from, to));
             }
+        }
+        if now > 0 || left.last == NO_PARENT {
+            left.count = 0;
         }
         // Only now: settling forgets blocks nobody holds, and with them the way up.
         self.settle_all(&mut touched);
@@ -84,24 +110,45 @@ impl Index {
 
     /// The replica holds nothing. Returns how many blocks it held. Looks at every run.
     pub fn clear(&mut self, replica: ReplicaId) -> u64 {
-        let held = self.tally(replica).count;
-        self.forgotten[replica as usize] = Tally::default();
-        let known = std::mem::take(&mut self.known[replica as usize]);
-        if known.count == 0 {
-            return held;
+        let mut from = 0;
+        let (held, mut goes_on) = self.clear_step(replica, &mut from);
+        while goes_on {
+            (_, goes_on) = self.clear_step(replica, &mut from);
         }
-        let mut touched = std::mem::take(&mut self.touched);
-        for (id, run) in self.runs.iter_mut() {
-            let len = run.len();
-            if run.holders.depth(replica, len) > 0 {
-                run.holders.set_depth(replica, 0, len);
-                touched.push(id);
+        held
+    }
+
+    /// The same in steps, of which the first is from 0 and each looks at a few runs: how many blocks it held, and
+    /// whether there is more to do, before anything else is done to the index.
+    pub fn clear_step(&mut self, replica: ReplicaId, from: &mut usize) -> (u64, bool) {
+        let mut held = 0;
+        if *from == 0 {
+            held = self.tally(replica).count;
+            self.forgotten[replica as usize] = Tally::default();
+            let known = std::mem::take(&mut self.known[replica as usize]);
+            if known.count == 0 {
+                return (held, false);
             }
         }
-        self.settle_all(&mut touched);
+        // All are dropped before any is settled: that may join two runs, the holders of both.
+        let to = self.runs.num_slots().min(*from + STEP);
+        if *from < to {
+            for id in *from as RunId..to as RunId {
+                let Run { span, holders, .. } = &mut self.runs[id];
+                if holders.depth(replica, span.len) > 0 {
+                    holders.set_depth(replica, 0, span.len);
+                    self.touched.push(id);
+                }
+            }
+            *from = to;
+            return (held, true);
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        let mut now = touched.split_off(touched.len().saturating_sub(STEP));
+        self.settle_all(&mut now);
         self.touched = touched;
         self.forget_excess();
-        held
+        (held, !self.touched.is_empty())
     }
 
     /// Settling one run may take in or forget others; those need no more.

@@ -29,7 +29,7 @@ impl Arena {
 
     #[cold]
     fn grow(&mut self) {
-        let from = self.segments.len() * SEGMENT;
+        let from = self.num_slots();
         let segment = (0..SEGMENT).map(|_| Run::default()).collect();
         self.segments.push(segment);
         self.free
@@ -48,6 +48,11 @@ impl Arena {
         Some(&segment[id as usize % SEGMENT]).filter(|run| run.is_alive())
     }
 
+    /// Living runs and free numbers.
+    pub fn num_slots(&self) -> usize {
+        self.segments.len() * SEGMENT
+    }
+
     pub fn len(&self) -> usize {
         self.len
     }
@@ -58,15 +63,9 @@ impl Arena {
         (0..).zip(runs).filter(|(_, run)| run.is_alive())
     }
 
-    /// The living runs, to change.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (RunId, &mut Run)> {
-        let runs = self.segments.iter_mut().flatten();
-        (0..).zip(runs).filter(|(_, run)| run.is_alive())
-    }
-
     /// Bytes of all slots.
     pub fn size_bytes(&self) -> usize {
-        self.segments.len() * SEGMENT * size_of::<Run>() + self.free.capacity() * size_of::<RunId>()
+        self.num_slots() * size_of::<Run>() + self.free.capacity() * size_of::<RunId>()
     }
 }
 

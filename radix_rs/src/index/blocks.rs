@@ -21,6 +21,16 @@ struct Owner {
     index: u32,
 }
 
+/// Memory of so many chunks is kept for others.
+const SPARE: usize = if cfg!(test) { 2 } else { 1024 };
+
+/// Chunks to use again.
+#[derive(Debug, Default)]
+struct Freed {
+    ids: Vec<ChunkId>,
+    spare: Vec<Chunk>,
+}
+
 /// The chunks by number, and the [`Locator`] that leads to them.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
@@ -29,7 +39,7 @@ pub(crate) struct Blocks {
     generations: Vec<Generation>,
     /// Up to where each chunk was written in this generation.
     written: Vec<u8>,
-    free: Vec<ChunkId>,
+    free: Freed,
     locator: Locator,
     len: usize,
 }
@@ -106,7 +116,7 @@ impl Blocks {
         let chunks = (span.skew + len).div_ceil(CHUNK);
         let kept = if len == 0 { 0 } else { chunks };
         for chunk in span.chunks.drain(kept..) {
-            free(&mut self.generations, &mut self.free, chunk.id);
+            free(&mut self.generations, &mut self.free, chunk);
         }
         span.len = len;
         span.last = if len == 0 { 0 } else { span.get(len - 1) };
@@ -152,8 +162,8 @@ impl Blocks {
             if end > 0 {
                 let shared = rest.chunks.remove(0);
                 let to = CHUNK.min(end + rest.len);
-                free(&mut self.generations, &mut self.free, shared.id);
                 self.write(&mut head, end, shared.range(end, to));
+                free(&mut self.generations, &mut self.free, shared);
             }
             head.chunks.append(&mut rest.chunks);
             head.len += rest.len;
@@ -176,7 +186,7 @@ impl Blocks {
 
     fn new_chunk(&mut self, run: RunId, index: usize) -> Chunk {
         let index = index as u32;
-        let id = self.free.pop().unwrap_or(self.owners.len() as ChunkId);
+        let id = self.free.ids.pop().unwrap_or(self.owners.len() as ChunkId);
         if id as usize == self.owners.len() {
             self.owners.push(Owner::default());
             self.generations.push(0);
@@ -184,12 +194,12 @@ impl Blocks {
         }
         self.owners[id as usize] = Owner { run, index };
         self.written[id as usize] = 0;
-        Chunk::new(id)
+        Chunk::new(id, self.free.spare.pop())
     }
 
     /// Bytes of the chunks and of what leads to them.
     pub fn size_bytes(&self) -> usize {
-        let chunks = self.owners.len() - self.free.len();
+        let chunks = self.owners.len() - self.free.ids.len() + self.free.spare.len();
         let row = size_of::<Owner>() + size_of::<Generation>() + 1;
         chunks * CHUNK * size_of::<u64>() + self.owners.capacity() * row + self.locator.size_bytes()
     }
@@ -199,8 +209,11 @@ fn slot(chunk: ChunkId, at: usize) -> Slot {
     chunk * CHUNK as u32 + at as u32
 }
 
-fn free(generations: &mut [Generation], list: &mut Vec<ChunkId>, id: ChunkId) {
-    let generation = &mut generations[id as usize];
+fn free(generations: &mut [Generation], freed: &mut Freed, chunk: Chunk) {
+    let generation = &mut generations[chunk.id as usize];
     *generation = generation.wrapping_add(1);
-    list.push(id);
+    freed.ids.push(chunk.id);
+    if freed.spare.len() < SPARE {
+        freed.spare.push(chunk);
+    }
 }

@@ -15,8 +15,9 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    pub fn new(id: ChunkId) -> Self {
-        let hashes = Box::new([0; CHUNK]);
+    /// In the memory of one that was freed, if there is one.
+    pub fn new(id: ChunkId, spare: Option<Self>) -> Self {
+        let hashes = spare.map_or_else(|| Box::new([0; CHUNK]), |spare| spare.hashes);
         Self { id, hashes }
     }
 

@@ -3,7 +3,8 @@
 //! One random access to a table of all blocks costs more than all else that storing or removing a block does, and
 //! few blocks are ever looked for: where a prompt branches off, or what a replica evicts next, once for many
 //! blocks. So the buckets are few and long. A new entry goes to the end of its bucket, and those ends fit the
-//! nearer caches; a removal leaves its entries behind; looking up reads a bucket from its newest entry back.
+//! nearer caches; a removal leaves its entries behind; looking up reads a bucket from its newest entry back. Entries
+//! are put into their buckets some at a time, so that the waits for memory overlap, however few come at once.
 //!
 //! An entry is valid while its chunk has the generation it was written under; whoever finds it compares the
 //! hash it leads to. A full bucket first drops its invalid entries. Buckets are split one at a time as they
@@ -12,7 +13,11 @@
 use super::chunk::CHUNK;
 
 /// Blocks for each bucket above which the table grows; in tests, small tables have many buckets.
-const LONG: usize = if cfg!(test) { 8 } else { 160 };
+const LONG: usize = if cfg!(test) { 8 } else { 256 };
+/// Entries that wait to be put into their buckets together.
+const PENDING: usize = if cfg!(test) { 4 } else { 64 };
+/// Entries that are compared at once.
+const AT_ONCE: usize = 16;
 /// Entries beyond twice the blocks there are that are let be.
 const SLACK: usize = if cfg!(test) { 16 } else { 1024 };
 /// Low bits of the hash in an entry. They choose the bucket, too: what is left of them tells entries apart.
@@ -59,6 +64,8 @@ impl Entry {
 #[derive(Debug)]
 pub(crate) struct Locator {
     buckets: Vec<Vec<Entry>>,
+    /// The newest entries, not yet in their buckets.
+    pending: Vec<Entry>,
     /// The largest power of two that is not above the number of buckets, minus 1.
     mask: usize,
     entries: usize,
@@ -72,6 +79,7 @@ impl Default for Locator {
     fn default() -> Self {
         Self {
             buckets: vec![Vec::new()],
+            pending: Vec::new(),
             mask: 0,
             entries: 0,
             room: 0,
@@ -93,17 +101,27 @@ impl Locator {
     /// Writes that `hashes` stand at `slot` and after it, in a chunk of this generation.
     pub fn log(&mut self, hashes: &[u64], slot: Slot, generations: &[Generation]) {
         let generation = generations[slot as usize / CHUNK];
-        for (slot, &hash) in (slot..).zip(hashes) {
-            let number = self.bucket(hash as usize);
+        let new = (slot..).zip(hashes);
+        self.pending
+            .extend(new.map(|(slot, &hash)| Entry::new(hash, generation, slot)));
+        self.entries += hashes.len();
+        if self.pending.len() >= PENDING {
+            self.flush(generations);
+        }
+    }
+
+    fn flush(&mut self, generations: &[Generation]) {
+        let mut pending = std::mem::take(&mut self.pending);
+        for entry in pending.drain(..) {
+            let number = self.bucket(entry.tag());
             let bucket = &mut self.buckets[number];
-            let entry = Entry::new(hash, generation, slot);
             if bucket.len() < bucket.capacity() {
                 bucket.push(entry);
             } else {
                 self.push_full(number, entry, generations);
             }
         }
-        self.entries += hashes.len();
+        self.pending = pending;
     }
 
     #[cold]
@@ -201,15 +219,29 @@ impl Locator {
         generations: &[Generation],
         mut is: impl FnMut(Slot) -> bool,
     ) -> Option<Slot> {
-        self.buckets[self.bucket(hash as usize)]
-            .iter()
-            .rev()
-            .filter(|entry| entry.has_tag_of(hash) && entry.is_valid(generations))
-            .map(|entry| entry.slot())
+        let bucket = &self.buckets[self.bucket(hash as usize)];
+        newest(&self.pending, hash)
+            .chain(newest(bucket, hash))
+            .filter(|entry| entry.is_valid(generations))
+            .map(Entry::slot)
             .find(|&slot| is(slot))
     }
 
     pub fn size_bytes(&self) -> usize {
         self.room * size_of::<Entry>() + self.buckets.capacity() * size_of::<Vec<Entry>>()
     }
+}
+
+/// The entries with these bits of the hash, from the last one back.
+fn newest(entries: &[Entry], hash: u64) -> impl Iterator<Item = Entry> + '_ {
+    // Without a branch for each entry, several are compared by one instruction.
+    let has_any = move |piece: &&[Entry]| {
+        let each = piece.iter().map(|entry| entry.has_tag_of(hash));
+        each.fold(false, |any, is| any | is)
+    };
+    let pieces = entries.rchunks(AT_ONCE).filter(has_any);
+    let backwards = pieces.flat_map(|piece| piece.iter().rev());
+    backwards
+        .copied()
+        .filter(move |entry| entry.has_tag_of(hash))
 }

@@ -150,9 +150,8 @@ impl Index {
         (self.known.len() - 1) as ReplicaId
     }
 
-    /// Forgets a replica; its number may be given out again.
+    /// Forgets a replica that holds nothing; its number may be given out again.
     pub fn remove_replica(&mut self, replica: ReplicaId) {
-        self.clear(replica);
         self.free.push(replica);
     }
 

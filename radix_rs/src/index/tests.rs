@@ -138,6 +138,7 @@ impl Pair {
 
     fn rejoin(&mut self, replica: usize) {
         self.held[replica].clear();
+        self.index.clear(self.ids[replica]);
         self.index.remove_replica(self.ids[replica]);
         self.ids[replica] = self.index.add_replica();
     }

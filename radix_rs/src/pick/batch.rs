@@ -85,12 +85,57 @@ fn take_load(
     }
 }
 
+/// Blocks stored in a step, some microseconds, or as much as so many.
+const STEP: usize = 64;
+
+/// What an event costs besides its blocks.
+const EVENT: usize = 4;
+
+/// A batch on its way into the index.
+pub(crate) struct Applying {
+    id: ReplicaId,
+    batch: DeltaBatch,
+    /// The event that comes next, and how much of it is done.
+    event: usize,
+    done: usize,
+    /// Blocks came that may complete prompts in flight.
+    is_news: bool,
+    /// Count and digest say what the tree holds.
+    proves: bool,
+    pub applied: Applied,
+}
+
+impl Applying {
+    fn new(id: ReplicaId, batch: DeltaBatch, outcome: Outcome, proves: bool) -> Self {
+        let applied = Applied {
+            outcome,
+            epoch: batch.epoch,
+            seq: batch.seq,
+            stored: 0,
+            removed: 0,
+        };
+        Self {
+            id,
+            // One that is not applied has nothing to do.
+            event: match outcome {
+                Outcome::Applied => 0,
+                _ => batch.events.len(),
+            },
+            batch,
+            done: 0,
+            is_news: false,
+            proves: proves && outcome == Outcome::Applied,
+            applied,
+        }
+    }
+}
+
 impl Core {
-    /// Applies a batch if it continues the mirror.
+    /// Takes a batch that continues the mirror, to be applied in steps.
     ///
     /// Loads are taken in the order in which they come, so that none can stick by claiming to be far ahead. A
     /// mirror that waits for a snapshot takes all but those seen before; another one none of another life.
-    pub fn apply(&mut self, name: &str, mut batch: DeltaBatch) -> Result<Applied, RouterError> {
+    pub fn begin(&mut self, name: &str, mut batch: DeltaBatch) -> Result<Applying, RouterError> {
         let (id, replica) = self.fleet.find_mut(name)?;
         let report = check(replica, &mut batch)?;
         if batch.seq == 0 {
@@ -104,27 +149,16 @@ impl Core {
         if outcome != Outcome::Stale && (outcome != Outcome::Epoch || waits) {
             take_load(id, replica, report, &mut self.in_flight);
         }
-        let mut applied = Applied {
-            outcome,
-            epoch: batch.epoch,
-            seq: batch.seq,
-            stored: 0,
-            removed: 0,
-        };
-        if outcome == Outcome::Applied {
-            self.apply_events(id, &batch, &mut applied);
-            self.prove(id, &batch, &mut applied);
-        }
-        Ok(applied)
+        Ok(Applying::new(id, batch, outcome, true))
     }
 
-    /// Adds a chunk of a snapshot to a cleared mirror; the last one ends it.
-    pub fn apply_snapshot(
+    /// Takes a chunk of a snapshot to a cleared mirror, to be added in steps; the last one ends it.
+    pub fn begin_snapshot(
         &mut self,
         name: &str,
         mut batch: DeltaBatch,
         last: bool,
-    ) -> Result<Applied, RouterError> {
+    ) -> Result<Applying, RouterError> {
         let (id, replica) = self.fleet.find_mut(name)?;
         let report = check(replica, &mut batch)?;
         let position = &mut replica.position;
@@ -151,44 +185,53 @@ impl Core {
             let report = report.unwrap_or_default();
             take_load(id, replica, Some(report), &mut self.in_flight);
         }
-        let mut applied = Applied {
-            outcome: Outcome::Applied,
-            epoch: batch.epoch,
-            seq: batch.seq,
-            stored: 0,
-            removed: 0,
-        };
-        self.apply_events(id, &batch, &mut applied);
-        if last {
-            self.prove(id, &batch, &mut applied);
-        }
-        Ok(applied)
+        Ok(Applying::new(id, batch, Outcome::Applied, last))
     }
 
-    fn apply_events(&mut self, id: ReplicaId, batch: &DeltaBatch, applied: &mut Applied) {
-        let mut is_news = false;
-        for event in &batch.events {
-            if is_news && matches!(event.event, Some(Event::Removed(_) | Event::Cleared(_))) {
+    /// Does the next step of a batch: whether there is more to do.
+    pub fn step(&mut self, work: &mut Applying) -> bool {
+        let mut room = STEP;
+        while room > 0 {
+            let Some(event) = work.batch.events.get_mut(work.event) else {
+                self.finish(work);
+                return false;
+            };
+            let event = &mut event.event;
+            if work.is_news && matches!(event, Some(Event::Removed(_) | Event::Cleared(_))) {
                 // Whose blocks are complete is done, even if they go at once.
-                self.in_flight.blocks_stored(id, &self.index);
-                is_news = false;
+                self.in_flight.blocks_stored(work.id, &self.index);
+                work.is_news = false;
             }
-            match &event.event {
+            let (id, mut goes_on, mut cost) = (work.id, false, EVENT);
+            match event {
                 Some(Event::Stored(run)) => {
-                    let stored = self.index.store(id, run.parent, &run.hashes);
-                    applied.stored += stored;
+                    let (before, left) = run.hashes.split_at(work.done);
+                    let parent = before.last().copied().unwrap_or(run.parent);
+                    let hashes = &left[..left.len().min(room)];
+                    let stored = self.index.store(id, parent, hashes);
                     if stored > 0 && self.index.forgotten(id).count > 0 {
                         // They may be forgotten already: nobody would find them in the index.
-                        self.in_flight.run_stored(id, &run.hashes);
+                        self.in_flight.run_stored(id, hashes);
                     }
-                    is_news |= stored > 0;
+                    work.applied.stored += stored;
+                    work.is_news |= stored > 0;
+                    work.done += hashes.len();
+                    goes_on = hashes.len() < left.len();
+                    cost += hashes.len();
                 }
                 Some(Event::Removed(range)) => {
-                    applied.removed += self.index.remove(id, range);
+                    work.applied.removed += self.index.remove_step(id, range);
+                    goes_on = range.count > 0;
+                    cost = STEP;
                 }
-                Some(Event::Cleared(_)) => applied.removed += self.index.clear(id),
+                Some(Event::Cleared(_)) => {
+                    let (held, more) = self.index.clear_step(id, &mut work.done);
+                    work.applied.removed += held;
+                    goes_on = more;
+                    cost = STEP;
+                }
                 Some(Event::Expected(expected)) => {
-                    let block_tokens = u64::from(batch.block_size);
+                    let block_tokens = u64::from(work.batch.block_size);
                     self.in_flight
                         .expect(id, expected, block_tokens, &self.index);
                 }
@@ -196,19 +239,25 @@ impl Core {
                 // A kind of event this version does not know: count and digest say whether it mattered.
                 None => {}
             }
+            if !goes_on {
+                work.event += 1;
+                work.done = 0;
+            }
+            room = room.saturating_sub(cost);
         }
-        if is_news {
-            self.in_flight.blocks_stored(id, &self.index);
-        }
+        true
     }
 
-    fn prove(&self, id: ReplicaId, batch: &DeltaBatch, applied: &mut Applied) {
+    fn finish(&mut self, work: &mut Applying) {
+        if work.is_news {
+            self.in_flight.blocks_stored(work.id, &self.index);
+        }
         let claimed = Tally {
-            count: batch.count,
-            digest: batch.digest,
+            count: work.batch.count,
+            digest: work.batch.digest,
         };
-        if self.index.tally(id) != claimed {
-            applied.outcome = Outcome::Mismatch;
+        if work.proves && self.index.tally(work.id) != claimed {
+            work.applied.outcome = Outcome::Mismatch;
         }
     }
 }

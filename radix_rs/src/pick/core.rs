@@ -135,11 +135,11 @@ impl Core {
         Ok(())
     }
 
-    pub fn remove_replica(&mut self, name: &str) {
-        if let Some(id) = self.fleet.remove(name) {
-            self.in_flight.remove_replica(id);
-            self.index.remove_replica(id);
-        }
+    /// Takes a replica out of the fleet, if it is there; its blocks are still to be cleared and its number freed.
+    pub fn remove_replica(&mut self, name: &str) -> Option<ReplicaId> {
+        let id = self.fleet.remove(name)?;
+        self.in_flight.remove_replica(id);
+        Some(id)
     }
 
     pub fn set_eligible(&mut self, name: &str, eligible: bool) -> Result<(), RouterError> {
@@ -147,12 +147,12 @@ impl Core {
         Ok(())
     }
 
-    pub fn clear(&mut self, name: &str) -> Result<(), RouterError> {
+    /// Forgets where a mirror stands; its blocks are still to be cleared.
+    pub fn clear(&mut self, name: &str) -> Result<ReplicaId, RouterError> {
         let (id, replica) = self.fleet.find_mut(name)?;
         replica.position = Position::default();
-        self.index.clear(id);
         self.in_flight.forget_announced(id);
-        Ok(())
+        Ok(id)
     }
 
     pub fn mirror(&self, name: &str) -> Result<MirrorStats, RouterError> {
@@ -229,6 +229,14 @@ impl Core {
         });
         all.sort_by(|a, b| a.replica.cmp(&b.replica));
         all
+    }
+
+    pub fn walk(&self, model: &str, chain: &[u64], matches: &mut Matches) -> bool {
+        let members = self.fleet.model(model).map(|model| &model.members);
+        members.is_some_and(|members| {
+            self.index.walk(chain, members, matches);
+            true
+        })
     }
 
     fn find(&self, name: &str) -> Result<(ReplicaId, &Replica), RouterError> {

@@ -26,6 +26,7 @@ mod round_robin;
 mod router;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use self::core::{Explained, MirrorStats, Pick, Reason};
 pub use batch::Applied;

@@ -2,15 +2,17 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::batch::{Applied, decode};
+use super::batch::{Applied, Applying, decode};
 use super::block_set::BlockSet;
 use super::cache_aware::Thresholds;
 use super::core::{Core, Explained, Hashed, MirrorStats, Pick};
 use super::cost::Weights;
 use super::policy::{Policy, PolicyKind};
+use super::turns::Turns;
 use crate::chain::{HashKey, extend_chain, namespace_seed};
 use crate::delta::Load;
 use crate::error::RouterError;
+use crate::index::{Matches, ReplicaId};
 
 /// What a router is made with.
 #[derive(Clone)]
@@ -57,10 +59,13 @@ pub struct Prompt<'a> {
 }
 
 /// Index, load table, prompts in flight and policy behind one lock, which is held for microseconds: hashing
-/// and decoding happen before it is taken. Callers see no lock, so it can be replaced.
+/// and decoding happen before it is taken, and a batch is applied in steps, between which prompts are picked.
+/// Callers see no lock, so it can be replaced.
 pub struct Router {
     hash_key: HashKey,
-    core: Mutex<Core>,
+    core: Turns<Core>,
+    /// Held over all steps of a batch, by who changes mirrors and who must not see one half-changed.
+    batches: Mutex<()>,
 }
 
 impl Router {
@@ -68,17 +73,38 @@ impl Router {
     pub fn new(settings: &Settings) -> Self {
         Self {
             hash_key: settings.hash_key.clone(),
-            core: Mutex::new(Core::new(
+            core: Turns::new(Core::new(
                 Policy::new(settings.policy, settings.thresholds, settings.load_factor),
                 settings.weights,
                 settings.seed,
             )),
+            batches: Mutex::new(()),
         }
     }
 
-    /// A panic elsewhere does not take the router down: a mirror it left half-changed shows in its digest.
     fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.take()
+    }
+
+    fn between_batches(&self) -> MutexGuard<'_, ()> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes steps as long as there are any, and lets others go first in between.
+    fn go_on(&self, mut step: impl FnMut(&mut Core) -> bool) {
+        while step(&mut self.core()) {
+            self.core.give_way();
+        }
+    }
+
+    fn apply_all(&self, mut work: Applying) -> Applied {
+        self.go_on(|core| core.step(&mut work));
+        work.applied
+    }
+
+    fn clear_all(&self, id: ReplicaId) {
+        let mut from = 0;
+        self.go_on(|core| core.index.clear_step(id, &mut from).1);
     }
 
     /// Adds a replica with an empty mirror that cannot be picked yet.
@@ -86,12 +112,18 @@ impl Router {
     /// # Errors
     /// The name is known, or the block size is 0 or not that of the model's other replicas.
     pub fn add_replica(&self, name: &str, model: &str, block_size: u32) -> Result<(), RouterError> {
+        let _whole = self.between_batches();
         self.core().add_replica(name, model, block_size)
     }
 
     /// Forgets a replica, its mirror and its prompts in flight.
     pub fn remove_replica(&self, name: &str) {
-        self.core().remove_replica(name);
+        let _whole = self.between_batches();
+        let removed = self.core().remove_replica(name);
+        if let Some(id) = removed {
+            self.clear_all(id);
+            self.core().index.remove_replica(id);
+        }
     }
 
     /// Whether it can be picked, unless it drains.
@@ -108,7 +140,9 @@ impl Router {
     /// Unknown replica, malformed bytes, another block size or hash version; nothing has changed then.
     pub fn apply(&self, name: &str, bytes: &[u8]) -> Result<Applied, RouterError> {
         let batch = decode(name, bytes)?;
-        self.core().apply(name, batch)
+        let _whole = self.between_batches();
+        let work = self.core().begin(name, batch)?;
+        Ok(self.apply_all(work))
     }
 
     /// Applies a chunk of a snapshot to a cleared mirror.
@@ -122,7 +156,9 @@ impl Router {
         last: bool,
     ) -> Result<Applied, RouterError> {
         let batch = decode(name, bytes)?;
-        self.core().apply_snapshot(name, batch, last)
+        let _whole = self.between_batches();
+        let work = self.core().begin_snapshot(name, batch, last)?;
+        Ok(self.apply_all(work))
     }
 
     /// Forgets the mirror's blocks, epoch and seq.
@@ -130,7 +166,10 @@ impl Router {
     /// # Errors
     /// Unknown replica.
     pub fn clear(&self, name: &str) -> Result<(), RouterError> {
-        self.core().clear(name)
+        let _whole = self.between_batches();
+        let id = self.core().clear(name)?;
+        self.clear_all(id);
+        Ok(())
     }
 
     /// Where the mirror stands.
@@ -138,11 +177,13 @@ impl Router {
     /// # Errors
     /// Unknown replica.
     pub fn mirror(&self, name: &str) -> Result<MirrorStats, RouterError> {
+        let _whole = self.between_batches();
         self.core().mirror(name)
     }
 
     /// Bounds the memory of the index, which at first is unbounded; what is over it is forgotten.
     pub fn set_index_max_bytes(&self, max_bytes: usize) {
+        let _whole = self.between_batches();
         self.core().index.set_max_bytes(max_bytes);
     }
 
@@ -178,6 +219,7 @@ impl Router {
     /// Unknown replica.
     pub fn block_set(&self, name: &str) -> Result<BlockSet, RouterError> {
         let (mirror, hashes) = {
+            let _whole = self.between_batches();
             let core = self.core();
             (core.mirror(name)?, core.blocks(name)?)
         };
@@ -194,7 +236,10 @@ impl Router {
     /// # Errors
     /// Unknown replica.
     pub fn blocks(&self, name: &str) -> Result<Vec<u64>, RouterError> {
-        let mut blocks = self.core().blocks(name)?;
+        let mut blocks = {
+            let _whole = self.between_batches();
+            self.core().blocks(name)?
+        };
         blocks.sort_unstable();
         Ok(blocks)
     }
@@ -250,6 +295,12 @@ impl Router {
         self.core().explain(&hashed, now_s)
     }
 
+    /// Leading blocks that each replica of the model holds, of a prompt that is hashed already; false if nobody
+    /// serves that model.
+    pub fn walk(&self, model: &str, chain: &[u64], matches: &mut Matches) -> bool {
+        self.core().walk(model, chain, matches)
+    }
+
     /// The prompt's prefill is done.
     pub fn prefilled(&self, ticket: u64) {
         self.core().in_flight.prefilled(ticket);
@@ -265,6 +316,7 @@ impl Router {
     /// # Errors
     /// The first that does not hold.
     pub fn check(&self) -> Result<(), RouterError> {
+        let _whole = self.between_batches();
         self.core().check()
     }
 

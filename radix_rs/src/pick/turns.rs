@@ -1,20 +1,19 @@
 //! A lock for many short uses and a long one that goes in steps.
 //!
-//! A batch of deltas may take a millisecond, a pick microseconds. So who applies a batch offers the lock to others
-//! after every few blocks: with nobody waiting that costs one load. Who waits spins a little before it sleeps, for a
-//! step is shorter than waking up.
+//! A batch of deltas may take a millisecond, a pick takes microseconds. So who applies a batch gives the lock up
+//! after every few blocks, and lets those go first who wait for it. They spin a little before they sleep: a step is
+//! shorter than waking up.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Looks at the lock, some microseconds in all, before the thread sleeps, or before who offered it goes on.
+/// Looks at what is waited for, some microseconds in all, before the thread sleeps or goes on.
 const SPINS: usize = 400;
 
 #[derive(Debug)]
 pub(crate) struct Turns<T> {
     value: Mutex<T>,
-    /// Threads that want it.
+    /// Threads that want it. Only a hint: it guards nothing.
     waiting: AtomicUsize,
 }
 
@@ -26,11 +25,16 @@ impl<T> Turns<T> {
         }
     }
 
-    pub fn take(&self) -> Turn<'_, T> {
-        let guard = self.try_lock().unwrap_or_else(|| self.wait());
-        Turn {
-            turns: self,
-            guard: Some(guard),
+    /// A panic elsewhere does not take everybody down: a mirror it left half-changed shows in its digest.
+    pub fn take(&self) -> MutexGuard<'_, T> {
+        self.try_take().unwrap_or_else(|| self.wait())
+    }
+
+    fn try_take(&self) -> Option<MutexGuard<'_, T>> {
+        match self.value.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
@@ -39,50 +43,63 @@ impl<T> Turns<T> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let spun = (0..SPINS).find_map(|_| {
             std::hint::spin_loop();
-            self.try_lock()
+            self.try_take()
         });
-        let guard = spun.unwrap_or_else(|| self.lock());
+        let asleep = || self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = spun.unwrap_or_else(asleep);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         guard
     }
 
-    /// A panic elsewhere does not take everybody down: a mirror it left half-changed shows in its digest.
-    fn lock(&self) -> MutexGuard<'_, T> {
-        self.value.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.value.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-}
-
-pub(crate) struct Turn<'a, T> {
-    turns: &'a Turns<T>,
-    /// None only while it is offered.
-    guard: Option<MutexGuard<'a, T>>,
-}
-
-impl<T> Turn<'_, T> {
-    /// Lets those who wait go first, once each. What was read before may be otherwise afterwards.
-    pub fn offer(&mut self) {
-        if self.turns.waiting.load(Ordering::Relaxed) > 0 {
-            self.give_way();
-        }
-    }
-
-    #[cold]
-    fn give_way(&mut self) {
-        self.guard = None;
+    /// Between two steps, without the lock: lets those who wait take it first, but for some microseconds only.
+    pub fn give_way(&self) {
         for _ in 0..SPINS {
-            if self.turns.waiting.load(Ordering::Relaxed) == 0 {
-                break;
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                return;
             }
             std::hint::spin_loop();
         }
-        self.guard = Some(self.turns.lock());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn who_waits_gets_in_between_the_steps_of_another() {
+        let turns = Turns::new(0u32);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    *turns.take() += 1;
+                    turns.give_way();
+                }
+            });
+            let mut last = 0;
+            for _ in 0..1000 {
+                let seen = *turns.take();
+                assert!(seen >= last);
+                last = seen;
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_panic_while_it_is_held_leaves_it_to_others() {
+        let turns = Turns::new(1);
+        let panicked = thread::scope(|scope| {
+            let holder = scope.spawn(|| {
+                let _held = turns.take();
+                panic!("on purpose");
+            });
+            holder.join().is_err()
+        });
+        assert!(panicked && *turns.take() == 1);
     }
 }

@@ -204,7 +204,7 @@ fn simulate(
     routers: usize,
     lag_s: f64,
     loss: f64,
-    progress: Option<Bound<'_, PyAny>>,
+    progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Simulated> {
     if routers == 0 || !(0.0..1.0).contains(&loss) {
         let message = format!(
@@ -230,7 +230,7 @@ fn simulate(
     };
     let block_size = trace.borrow().0.block_size();
     let mut ours = Routers::new(routers, &settings, replicas.number, block_size, delivery)?;
-    let outcome = play(trace, replicas, &mut ours, progress)?;
+    let outcome = play(trace, &replicas, &mut ours, progress)?;
     Ok(Simulated::new(
         outcome,
         ours.matched_tokens(),
@@ -246,24 +246,22 @@ fn simulate_picker(
     replicas: SimulatedReplicas,
     picker: Bound<'_, PyAny>,
 ) -> PyResult<Simulated> {
-    let outcome = play(trace, replicas, &mut Picker(picker), None)?;
+    let outcome = play(trace, &replicas, &mut Picker(picker), None)?;
     Ok(Simulated::new(outcome, 0, 0))
 }
 
 fn play<D: Dispatcher>(
     trace: &Bound<'_, Trace>,
-    replicas: SimulatedReplicas,
+    replicas: &SimulatedReplicas,
     dispatcher: &mut D,
-    progress: Option<Bound<'_, PyAny>>,
+    progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Outcome>
 where
     PyErr: From<D::Error>,
 {
     let mut stopped = Ok(());
     let mut told = |requests: usize| {
-        let told = progress
-            .as_ref()
-            .map_or(Ok(()), |each| each.call1((requests,)).map(drop));
+        let told = progress.map_or(Ok(()), |each| each.call1((requests,)).map(drop));
         stopped = told.and_then(|()| trace.py().check_signals());
         if stopped.is_ok() {
             ControlFlow::Continue(())

@@ -1,4 +1,5 @@
 //! What the model does, where it can be told by hand, and that mirrors follow it whatever is lost.
+#![expect(clippy::cast_precision_loss, reason = "numbers are small")]
 
 use std::ops::ControlFlow;
 

@@ -30,6 +30,11 @@ fn main() {
         let mut results = Results::default();
         results.measure::<ours::Ours>(&workload);
         results.measure_wire(&workload);
+        results.measure_beside(&workload);
+        results.measure_snapshot();
+        if run == 0 {
+            results.measure_bound();
+        }
         #[cfg(feature = "peers")]
         {
             results.measure::<peers::Chain>(&workload);

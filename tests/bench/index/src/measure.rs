@@ -6,10 +6,13 @@ use std::time::Instant;
 use cpu_time::ProcessTime;
 use radix_rs::index::Outcome;
 
+use radix_rs::chain::NO_PARENT;
+use radix_rs::index::{Index, Matches};
+
 use crate::heap::live_bytes;
 use crate::ours;
 use crate::peer::Peer;
-use crate::workload::Workload;
+use crate::workload::{Workload, mix};
 
 /// Matches are timed on the last prompts, most of which the caches hold.
 const DEEP: usize = 500;
@@ -55,16 +58,8 @@ impl Results {
         let queries: Vec<_> = (all.saturating_sub(DEEP)..all)
             .map(|prompt| P::query(workload, prompt))
             .collect();
-        let mut times: Vec<_> = queries
-            .iter()
-            .cycle()
-            .take(4 * queries.len())
-            .map(|query| {
-                let start = Instant::now();
-                peer.find(query);
-                start.elapsed().as_nanos() as f64
-            })
-            .collect();
+        let times = queries.iter().cycle().take(4 * queries.len());
+        let mut times: Vec<_> = times.map(|query| timed(|| peer.find(query))).collect();
         self.quantiles(P::NAME, "match", &mut times);
     }
 
@@ -107,4 +102,86 @@ impl Results {
             bytes as f64 / workload.operations as f64,
         );
     }
+
+    /// Matches while another thread applies batches as fast as it can, beside the same ones when it is quiet.
+    pub fn measure_beside(&mut self, workload: &Workload) {
+        let batches = ours::wire(workload);
+        let (router, names) = ours::router(workload.replicas);
+        let (before, after) = batches.split_at(batches.len() / 2);
+        let apply = |batches: &[(usize, Vec<u8>)]| {
+            for (replica, bytes) in batches {
+                router.apply(&names[*replica], bytes).expect("a good batch");
+            }
+        };
+        apply(before);
+        let all = workload.prompts.len();
+        let prompts = &workload.prompts[all / 2 - DEEP / 2..all / 2 + DEEP / 2];
+        let mut matches = Matches::default();
+        let mut walk = |number: usize| {
+            let (chain, _) = &prompts[number % prompts.len()];
+            timed(|| assert!(router.walk("model", chain, &mut matches)))
+        };
+        let mut quiet: Vec<_> = (0..8 * DEEP).map(&mut walk).collect();
+        self.quantiles("ours", "match through the lock", &mut quiet);
+        let mut beside = Vec::new();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| apply(after));
+            while !writer.is_finished() {
+                beside.push(walk(beside.len()));
+            }
+        });
+        self.quantiles("ours", "match while applying", &mut beside);
+    }
+
+    /// A router that starts beside a replica with a million blocks.
+    pub fn measure_snapshot(&mut self) {
+        const BLOCKS: u64 = 1_000_000;
+        let chunks = ours::snapshot(BLOCKS);
+        let (router, names) = ours::router(1);
+        router.clear(&names[0]).expect("a known replica");
+        let start = ProcessTime::now();
+        for (number, chunk) in (1..).zip(&chunks) {
+            let applied = router.apply_snapshot(&names[0], chunk, number == chunks.len());
+            let outcome = applied.expect("a good chunk").outcome;
+            assert_eq!(outcome, Outcome::Applied, "count and digest of a snapshot");
+        }
+        let time = start.elapsed().as_secs_f64();
+        self.note("ours", "snapshot of 1M blocks s", time);
+    }
+
+    /// A million prompts of 2,000 tokens that have nothing in common, in an index bounded to 256 MiB.
+    pub fn measure_bound(&mut self) {
+        const MAX_BYTES: usize = 256 << 20;
+        const PROMPTS: u64 = 1_000_000;
+        const BLOCKS: u64 = 125;
+        let before = live_bytes();
+        let mut index = Index::default();
+        index.set_max_bytes(MAX_BYTES);
+        let replica = index.add_replica();
+        let mut hashes = Vec::new();
+        let (mut largest, mut time) = (0, 0);
+        for prompt in 1..=PROMPTS {
+            hashes.clear();
+            hashes.extend((0..BLOCKS).map(|at| mix(prompt << 20 | at)));
+            let start = ProcessTime::now();
+            index.store(replica, NO_PARENT, &hashes);
+            time += start.elapsed().as_nanos();
+            largest = largest.max(live_bytes() - before);
+        }
+        let operations = (PROMPTS * BLOCKS) as f64;
+        assert_eq!(index.tally(replica).count, PROMPTS * BLOCKS);
+        self.note(
+            "ours",
+            "bounded: live bytes of the bound",
+            largest as f64 / MAX_BYTES as f64,
+        );
+        self.note("ours", "bounded: apply ns", time as f64 / operations);
+    }
+}
+
+/// Nanoseconds.
+fn timed(what: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    what();
+    start.elapsed().as_nanos() as f64
 }

@@ -3,10 +3,10 @@
 use radix_rs::chain::{HASH_VERSION, HashKey};
 use radix_rs::delta::{DeltaBatch, DeltaEvent, Event as Said, Removed, Stored};
 use radix_rs::index::{Index, Matches, ReplicaId, ReplicaSet};
-use radix_rs::pick::{PolicyKind, Router, Settings, Weights};
+use radix_rs::pick::{PolicyKind, Router, Settings};
 
 use crate::peer::Peer;
-use crate::workload::{Event, Workload, checksum};
+use crate::workload::{Event, Workload, checksum, mix};
 
 pub struct Ours {
     index: Index,
@@ -18,7 +18,7 @@ pub struct Ours {
 /// An event without its bytes.
 pub enum Change {
     Stored(usize, u64, Vec<u64>),
-    Removed(usize, u64, u32),
+    Removed(usize, Removed),
 }
 
 impl Peer for Ours {
@@ -59,18 +59,11 @@ impl Peer for Ours {
                         changes.push(Change::Stored(batch.replica, *parent, hashes.to_vec()));
                     }
                     Event::Removed { .. } if singly => {
-                        changes.extend(
-                            hashes
-                                .iter()
-                                .map(|&hash| Change::Removed(batch.replica, hash, 1)),
-                        );
+                        let each = hashes.iter().map(|hash| range(std::slice::from_ref(hash)));
+                        changes.extend(each.map(|range| Change::Removed(batch.replica, range)));
                     }
                     Event::Removed { .. } => {
-                        changes.push(Change::Removed(
-                            batch.replica,
-                            hashes[0],
-                            hashes.len() as u32,
-                        ));
+                        changes.push(Change::Removed(batch.replica, range(hashes)));
                     }
                 }
             }
@@ -84,8 +77,8 @@ impl Peer for Ours {
                 Change::Stored(replica, parent, hashes) => {
                     self.index.store(self.ids[*replica], *parent, hashes);
                 }
-                Change::Removed(replica, last, count) => {
-                    self.index.remove(self.ids[*replica], *last, *count);
+                Change::Removed(replica, range) => {
+                    self.index.remove(self.ids[*replica], range);
                 }
             }
         }
@@ -105,6 +98,50 @@ impl Peer for Ours {
     }
 }
 
+/// What a publisher says when these go, the last of the chain first.
+fn range(hashes: &[u64]) -> Removed {
+    let mut hashes = hashes.to_vec();
+    hashes.reverse();
+    Removed::of(&hashes).expect("at least one block")
+}
+
+/// A snapshot of so many blocks in chunks of some megabytes: prompts of 800 blocks that begin alike.
+pub fn snapshot(blocks: u64) -> Vec<Vec<u8>> {
+    const PROMPT: u64 = 800;
+    const CHUNK: usize = 250;
+    let hash = |prompt: u64, at: u64| mix(prompt << 32 | (at + 1));
+    let trunk: Vec<u64> = (0..PROMPT).map(|at| hash(0, at)).collect();
+    let mut events = vec![(0, trunk.clone())];
+    for prompt in 1..blocks / PROMPT {
+        let own = (0..PROMPT).map(|at| hash(prompt, at)).collect();
+        events.push((trunk[(prompt % PROMPT) as usize], own));
+    }
+    let mut held = Vec::new();
+    let chunks = events.chunks(CHUNK).map(|runs| {
+        held.extend(runs.iter().flat_map(|(_, hashes)| hashes));
+        let events = runs.iter().map(|(parent, hashes)| DeltaEvent {
+            event: Some(Said::Stored(Stored {
+                parent: *parent,
+                hashes: hashes.clone(),
+            })),
+        });
+        let chunk = DeltaBatch {
+            epoch: 2,
+            seq: 1,
+            block_size: 16,
+            hash_version: HASH_VERSION,
+            events: events.collect(),
+            load: None,
+            count: held.len() as u64,
+            digest: held
+                .iter()
+                .fold(0, |sum: u64, &&hash| sum.wrapping_add(hash)),
+        };
+        prost::Message::encode_to_vec(&chunk)
+    });
+    chunks.collect()
+}
+
 /// The batches as they come out of Redis.
 pub fn wire(workload: &Workload) -> Vec<(usize, Vec<u8>)> {
     let mut seqs = vec![0; workload.replicas];
@@ -118,10 +155,7 @@ pub fn wire(workload: &Workload) -> Vec<(usize, Vec<u8>)> {
                         hashes,
                     })
                 }
-                Event::Removed { blocks } => {
-                    let (last, count) = (workload.hashes[blocks.start], blocks.len() as u32);
-                    Said::Removed(Removed { last, count })
-                }
+                Event::Removed { blocks } => Said::Removed(range(&workload.hashes[blocks.clone()])),
             };
             DeltaEvent { event: Some(event) }
         });
@@ -143,15 +177,7 @@ pub fn wire(workload: &Workload) -> Vec<(usize, Vec<u8>)> {
 
 /// A router whose mirrors are empty and wait for the first batch of epoch 1, and the names of its replicas.
 pub fn router(replicas: usize) -> (Router, Vec<String>) {
-    let router = Router::new(&Settings {
-        hash_key: HashKey::derive(b"bench"),
-        policy: PolicyKind::Cost,
-        weights: Weights {
-            k: 1.5,
-            decode: 1.0,
-        },
-        seed: 0,
-    });
+    let router = Router::new(&Settings::new(HashKey::derive(b"bench"), PolicyKind::Cost));
     let empty = DeltaBatch {
         epoch: 1,
         block_size: 16,

@@ -50,7 +50,7 @@ pub struct Workload {
 }
 
 /// Spreads small numbers over 64 bits: the finaliser of `MurmurHash3`.
-fn mix(number: u64) -> u64 {
+pub fn mix(number: u64) -> u64 {
     let mut x = number;
     x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
