@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,16 @@ signal.pause()
     parent.kill()
     parent.communicate()
     child.wait(10)
+
+
+def test_a_child_outlives_the_thread_that_started_it(children: Children) -> None:
+    child = children.python(POLITE)
+    thread = threading.Thread(target=child.start)
+    thread.start()
+    thread.join()
+    wait_for_line(child)
+    time.sleep(0.1)  # a signal for the thread's end would have come
+    assert child.running
 
 
 def test_no_python_runs_between_fork_and_exec(children: Children) -> None:

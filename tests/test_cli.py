@@ -394,7 +394,8 @@ async def test_alone_it_prints_the_help_and_with_version_its_version() -> None:
 async def test_help_of_every_command_has_examples() -> None:
     listed = (await prefixlb("--help")).out
     for command in COMMANDS:
-        for name in launch.PROCESSES if command is launch else [command.__name__.split(".")[-1]]:
+        own = command.__name__.rpartition(".")[2].replace("_", "-")
+        for name in launch.PROCESSES if command is launch else [own]:
             assert f"\n    {name} " in listed, name
             shown = await prefixlb(name, "--help")
             assert shown.code == 0 and "examples:\n  " in shown.out, name

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,9 +20,10 @@ def tied_to_us(command: Sequence[str]) -> list[str]:
     """On Linux the command so that it ends as on SIGTERM when this process is gone.
 
     By a program in between rather than a `preexec_fn`, for which Python would fork: in a process
-    with the threads of gRPC, the fork can crash before it becomes the command.
+    with the threads of gRPC, the fork can crash before it becomes the command. From the main
+    thread alone, since what Linux looks at is the end of the thread that starts a process.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         return list(command)
     return [sys.executable, "-I", "-S", tied.__file__, str(os.getpid()), *command]
 
