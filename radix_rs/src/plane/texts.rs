@@ -234,9 +234,9 @@ mod tests {
             Err(TextError::Empty)
         );
         texts.stop();
-        threads
-            .into_iter()
-            .for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         assert!(ask(&texts, text("a")).blocking_recv().is_err());
     }
 
