@@ -66,7 +66,7 @@ async def test_a_kill_costs_only_the_answers_its_replica_had_begun(cluster: Loca
     async with AsyncClient(cluster.router.address) as client:
 
         async def ask(number: int) -> Result:
-            answer = client.generate(prompt(number), max_tokens=250, ignore_eos=True, timeout_s=60)
+            answer = client.generate(prompt(number), max_tokens=400, ignore_eos=True, timeout_s=60)
             async for _ in answer:
                 if number not in begun:
                     route = await answer.route()
@@ -76,8 +76,15 @@ async def test_a_kill_costs_only_the_answers_its_replica_had_begun(cluster: Loca
 
         asked = [asyncio.create_task(ask(number)) for number in range(24)]
         victim, survivor = cluster.replicas
-        await eventually(lambda: set(begun.values()) == {victim.name, survivor.name})
-        lost = {number for number, replica in begun.items() if replica == victim.name}
+
+        def under_way(replica: str) -> set[int]:
+            """Answers it has begun and not ended."""
+            return {number for number in begun if begun[number] == replica} - {
+                number for number, task in enumerate(asked) if task.done()
+            }
+
+        await eventually(lambda: under_way(victim.name) and under_way(survivor.name))
+        lost = under_way(victim.name)
         victim.kill()
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
 
@@ -90,7 +97,7 @@ async def test_a_kill_costs_only_the_answers_its_replica_had_begun(cluster: Loca
         assert samples(cluster.router)["prefixlb_router_retries_total", ""] > 0
 
         for number in sorted(set(range(24)) - failed)[::5]:
-            alone = await client.complete(prompt(number), max_tokens=250, ignore_eos=True)
+            alone = await client.complete(prompt(number), max_tokens=400, ignore_eos=True)
             answered = outcomes[number]
             assert isinstance(answered, Result) and answered.token_ids == alone.token_ids
 
