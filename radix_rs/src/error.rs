@@ -186,6 +186,9 @@ pub enum TextError {
     /// A prompt has at least one token.
     #[error("the prompt is empty, expected at least 1 token")]
     Empty,
+    /// The tokenizer or template has a defect.
+    #[error("the tokenizer failed")]
+    Panicked,
     /// The tokenizer failed.
     #[error("the text cannot be tokenised: {0}")]
     Refused(String),

@@ -41,7 +41,10 @@ async fn through(
     let mut sender = connected.map_err(unavailable)?;
     let sent = sender.send_request(Request::from_parts(head, ()), body.is_end_stream());
     let broke = |error: h2::Error| Refusal::new(Code::from_h2(&error), error.to_string());
-    let (mut response, request) = sent.map_err(broke)?;
+    let (mut response, request) = sent.map_err(|error| {
+        shard.distrust_behind();
+        broke(error)
+    })?;
     let _upload = Upload(tokio::task::spawn_local(upload(body, request)));
 
     let head = caller

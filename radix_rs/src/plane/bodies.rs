@@ -61,10 +61,10 @@ impl<'a> Bodies<'a> {
             return Ok(body);
         }
         let body = match &mut self.came {
-            Came::Own(framed) => as_it_came(std::mem::take(framed), request, &prompt.model, id),
+            Came::Own(framed) => as_it_came(std::mem::take(framed), request, &prompt.model, id)?,
             Came::Shared(framed) => {
                 let framed = BytesMut::from(&framed[..]);
-                return Ok(as_it_came(framed, request, &prompt.model, id));
+                return as_it_came(framed, request, &prompt.model, id);
             }
             Came::Ready(body) => body.clone(),
         };

@@ -104,6 +104,7 @@ async fn serve(
         let message = format!("what came is no request message of {}", head.uri.path());
         Refusal::new(Code::InvalidArgument, message)
     })?;
+    request.check_counts()?;
     let admission = &shard.plane.admission;
     let tenant = (request.cache_salt.as_str(), request.extra_key.as_str());
     let _admitted = admission.admit(caller, request.priority, tenant).await?;
@@ -157,7 +158,13 @@ async fn read_prompt(
         };
         let tokens = shard.plane.texts.tokenise(text.codec, words, namespace);
         let tokens = caller.wait(tokens).await?.map_err(|_| router_ends())?;
-        let refused = |why: TextError| Refusal::new(Code::InvalidArgument, why.to_string());
+        let refused = |why: TextError| {
+            let code = match why {
+                TextError::Panicked => Code::Internal,
+                _ => Code::InvalidArgument,
+            };
+            Refusal::new(code, why.to_string())
+        };
         let prompt = Prompt {
             model: model.name,
             tokens: tokens.map_err(refused)?,

@@ -17,8 +17,8 @@ use tokio::time::{Sleep, sleep_until, timeout};
 
 use super::caller::Caller;
 use super::limits::{
-    HANDSHAKE_TIMEOUT, KEEPALIVE, KEEPALIVE_TIMEOUT, MAX_CONNECTION_STREAMS, MAX_HEADER_LIST_BYTES,
-    REQUEST_WINDOW_BYTES, REQUESTS_WINDOW_BYTES,
+    ANSWER_WINDOW_BYTES, HANDSHAKE_TIMEOUT, KEEPALIVE, KEEPALIVE_TIMEOUT, MAX_CONNECTION_STREAMS,
+    MAX_HEADER_LIST_BYTES, REQUEST_WINDOW_BYTES, REQUESTS_WINDOW_BYTES, RESET_KEPT, RESETS_KEPT,
 };
 use super::line::{Gathered, Line};
 use super::replicas::GENERATE;
@@ -46,6 +46,9 @@ async fn speak(shard: &Rc<Shard>, line: Line<TcpStream>, gathered: &Gathered<Tcp
     builder
         .max_concurrent_streams(MAX_CONNECTION_STREAMS)
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .max_concurrent_reset_streams(RESETS_KEPT)
+        .reset_stream_duration(RESET_KEPT)
+        .max_send_buffer_size(ANSWER_WINDOW_BYTES as usize)
         .initial_window_size(REQUEST_WINDOW_BYTES)
         .initial_connection_window_size(REQUESTS_WINDOW_BYTES);
     let mut handshake = pin!(builder.handshake::<_, Bytes>(line));

@@ -66,6 +66,11 @@ pub(crate) async fn forward(
         ending,
         running: Running::new(replica),
     };
+    if !shard.plane.replicas.has(replica.serial) {
+        // It left before its life here was looked at, so nobody would end this call.
+        let refusal = Refusal::new(Code::Unavailable, "it left the fleet");
+        return Err(failed(&attempt, refusal, false));
+    }
     let link = shard.link(replica);
     let mut connecting = pin!(shard.sender(&link, replica));
     let connected = side.wait(caller, |cx| connecting.as_mut().poll(cx)).await;
@@ -76,7 +81,10 @@ pub(crate) async fn forward(
     let broke = |error: &h2::Error, answered| {
         broken(&attempt, Code::from_h2(error), &error.to_string(), answered)
     };
-    let (mut response, mut request) = sent.map_err(|error| broke(&error, false))?;
+    let (mut response, mut request) = sent.map_err(|error| {
+        link.distrust();
+        broke(&error, false)
+    })?;
     // At once, without waiting for its window: the message is held anyway until an answer begins.
     let sent = request.send_data(attempt.body.clone(), true);
     sent.map_err(|error| broke(&error, false))?;

@@ -14,6 +14,9 @@ pub(crate) const MAX_TEXT_CHARACTERS: usize = 1 << 20;
 /// Of a chat.
 pub(crate) const MAX_CHAT_MESSAGES: usize = 1 << 14;
 
+/// Of a prompt.
+pub(crate) const MAX_MEDIA_ITEMS: usize = 1024;
+
 /// Of model, `extra_key` and `cache_salt` each.
 pub(crate) const MAX_NAME_CHARACTERS: usize = 1024;
 
@@ -57,3 +60,7 @@ pub(crate) const REQUESTS_WINDOW_BYTES: u32 = 16 << 20;
 /// lying here stays small; the window of all of a connection is never what stops one of them.
 pub(crate) const ANSWER_WINDOW_BYTES: u32 = 64 << 10;
 pub(crate) const ANSWERS_WINDOW_BYTES: u32 = 1 << 30;
+
+/// Streams that were given up here, remembered for so long: what the peer still sends of them is passed over.
+pub(crate) const RESETS_KEPT: usize = 4096;
+pub(crate) const RESET_KEPT: Duration = Duration::from_secs(10);

@@ -29,6 +29,15 @@ struct State {
 }
 
 impl Link {
+    /// The next call dials anew: this connection takes no more calls, even if it serves those it has.
+    pub fn distrust(&self) {
+        if let Ok(state) = self.state.try_lock()
+            && let Some(open) = &state.open
+        {
+            open.stands.set(false);
+        }
+    }
+
     /// For one call. Many that wait for a connection share its fate: one dials, and all fail with it.
     pub async fn sender<F>(&self, dial: impl FnOnce() -> F) -> Result<SendRequest<Bytes>, String>
     where

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::limits::{
-    MAX_CHAT_MESSAGES, MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS, MAX_PROMPT_TOKENS,
+    MAX_CHAT_MESSAGES, MAX_MEDIA_ITEMS, MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS, MAX_PROMPT_TOKENS,
     MAX_REQUEST_ID_CHARACTERS, MAX_TEXT_CHARACTERS,
 };
 use super::message::ROOM_BYTES;
@@ -47,6 +47,9 @@ pub(crate) struct Request {
     pub words: Option<Words>,
     /// Whether the prompt is token ids within all bounds, and nothing else: then `tokens` is what it is known by.
     pub is_plain: bool,
+    /// Parts that are small each and cost memory by their number: of a chat, and of media.
+    messages: usize,
+    media: usize,
 }
 
 impl Request {
@@ -72,9 +75,14 @@ impl Request {
                 }
                 (CHAT, Value::Bytes(bytes)) => {
                     prompts += 1;
-                    request.words = Some(Words::Chat(read_messages(bytes)?));
+                    let (messages, count) = read_messages(bytes)?;
+                    request.words = Some(Words::Chat(messages));
+                    request.messages += count;
                 }
-                (MEDIA, Value::Bytes(_)) => is_other = true,
+                (MEDIA, Value::Bytes(_)) => {
+                    is_other = true;
+                    request.media += 1;
+                }
                 _ => {}
             }
         }
@@ -87,6 +95,15 @@ impl Request {
             .filter(|words| is_usual && is_within_bounds(words));
         Ok(request)
     }
+
+    /// Refuses more parts than are worth reading.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn check_counts(&self) -> Result<(), Refusal> {
+        check("chat", self.messages, MAX_CHAT_MESSAGES, "messages")?;
+        check("media", self.media, MAX_MEDIA_ITEMS, "items")
+    }
 }
 
 fn text(bytes: &[u8]) -> Result<String, Malformed> {
@@ -94,11 +111,17 @@ fn text(bytes: &[u8]) -> Result<String, Malformed> {
     Ok(text.to_owned())
 }
 
-fn read_messages(chat: &[u8]) -> Result<Vec<Message>, Malformed> {
+/// As many messages as there may be, and how many there are.
+fn read_messages(chat: &[u8]) -> Result<(Vec<Message>, usize), Malformed> {
     let mut messages = Vec::new();
+    let mut count = 0;
     for field in fields(chat) {
         let field = field?;
         if let (MESSAGES, Value::Bytes(bytes)) = (field.number, field.value) {
+            count += 1;
+            if count > MAX_CHAT_MESSAGES {
+                continue;
+            }
             let mut message = Message::default();
             for field in fields(bytes) {
                 let field = field?;
@@ -111,7 +134,7 @@ fn read_messages(chat: &[u8]) -> Result<Vec<Message>, Malformed> {
             messages.push(message);
         }
     }
-    Ok(messages)
+    Ok((messages, count))
 }
 
 fn is_within_bounds(words: &Words) -> bool {
@@ -119,8 +142,7 @@ fn is_within_bounds(words: &Words) -> bool {
         Words::Text(text) => text.chars().count() <= MAX_TEXT_CHARACTERS,
         Words::Chat(messages) => {
             let texts = messages.iter().flat_map(|each| [&each.role, &each.content]);
-            messages.len() <= MAX_CHAT_MESSAGES
-                && texts.map(|text| text.chars().count()).sum::<usize>() <= MAX_TEXT_CHARACTERS
+            texts.map(|text| text.chars().count()).sum::<usize>() <= MAX_TEXT_CHARACTERS
         }
     }
 }
@@ -157,17 +179,21 @@ fn read_ids(prompt: &[u8], ids: &mut Vec<u32>) -> Result<(), Malformed> {
 
 /// The request as a replica gets it: as it came, with the model and the id that the router decided on.
 /// `framed` is the message behind room for its prefix.
+///
+/// # Errors
+/// It is then too large for anybody.
 pub(crate) fn as_it_came(
     mut framed: BytesMut,
     request: &Request,
     model: &str,
     made_id: &str,
-) -> Bytes {
+) -> Result<Bytes, Refusal> {
     let mut names = Vec::new();
     put_names(request, model, made_id, &mut names);
     framed.extend_from_slice(&names);
+    check_size(framed.len() - PREFIX_BYTES)?;
     put_prefix(&mut framed);
-    framed.freeze()
+    Ok(framed.freeze())
 }
 
 /// The same with token ids for its prompt.
@@ -194,15 +220,21 @@ pub(crate) fn with_tokens(
     put_length(TOKENS, packed.len() + 4 * tokens.len(), &mut out);
     out.extend_from_slice(&packed);
     out.extend(tokens.iter().flat_map(|id| id.to_le_bytes()));
-    let size = out.len() - PREFIX_BYTES;
-    if size > MAX_MESSAGE_BYTES {
-        return Err(Refusal::new(
-            Code::InvalidArgument,
-            format!("the request has {size} bytes, at most {MAX_MESSAGE_BYTES} are allowed"),
-        ));
-    }
+    check_size(out.len() - PREFIX_BYTES)?;
     put_prefix(&mut out);
     Ok(Bytes::from(out))
+}
+
+fn check_size(size: usize) -> Result<(), Refusal> {
+    check("the request", size, MAX_MESSAGE_BYTES, "bytes")
+}
+
+fn check(name: &str, length: usize, most: usize, unit: &str) -> Result<(), Refusal> {
+    if length <= most {
+        return Ok(());
+    }
+    let message = format!("{name} has {length} {unit}, at most {most} are allowed");
+    Err(Refusal::new(Code::InvalidArgument, message))
 }
 
 /// The last of a field counts, so what is put at the end is what is meant.
@@ -247,6 +279,8 @@ mod tests {
         let packed: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         field(TOKENS, &field(IDS, &packed))
     }
+
+    const MESSAGES_TAG: u8 = 1 << 3 | 2;
 
     #[test]
     fn a_request_of_token_ids_is_plain() {
@@ -306,7 +340,6 @@ mod tests {
         for message in [
             text(MAX_TEXT_CHARACTERS + 1),
             field(CHAT, &message(b"u", long(MAX_TEXT_CHARACTERS).as_bytes())),
-            field(CHAT, &message(b"u", b"x").repeat(MAX_CHAT_MESSAGES + 1)),
             [field(TEXT, b"x"), field(MEDIA, b"")].concat(),
             [field(TEXT, b"x"), field(TEXT, b"y")].concat(),
             [
@@ -317,6 +350,19 @@ mod tests {
         ] {
             assert!(words(&message).is_none());
         }
+    }
+
+    #[test]
+    fn too_many_parts_are_refused_by_their_number() {
+        let refused = |message: &[u8]| Request::read(message).unwrap().check_counts();
+        let chat = |messages: usize| field(CHAT, &[MESSAGES_TAG, 0].repeat(messages));
+        let media = |items: usize| field(MEDIA, b"").repeat(items);
+        assert!(refused(&chat(MAX_CHAT_MESSAGES)).is_ok());
+        assert!(refused(&media(MAX_MEDIA_ITEMS)).is_ok());
+        let why = refused(&chat(MAX_CHAT_MESSAGES + 1)).unwrap_err().message;
+        assert_eq!(why, "chat has 16385 messages, at most 16384 are allowed");
+        let why = refused(&media(MAX_MEDIA_ITEMS + 1)).unwrap_err().message;
+        assert_eq!(why, "media has 1025 items, at most 1024 are allowed");
     }
 
     #[test]
@@ -351,7 +397,7 @@ mod tests {
     fn model_and_id_are_added_where_they_are_missing() {
         let message = [field(REQUEST_ID, b""), ids(&[7])].concat();
         let request = Request::read(&message).unwrap();
-        let sent = as_it_came(framed(&message), &request, "m", "made");
+        let sent = as_it_came(framed(&message), &request, "m", "made").unwrap();
         assert_eq!(
             sent[..PREFIX_BYTES],
             [0, 0, 0, 0, u8::try_from(sent.len()).unwrap() - 5]
@@ -365,7 +411,7 @@ mod tests {
     fn a_long_id_is_cut_between_characters() {
         let message = field(REQUEST_ID, "ü".repeat(200).as_bytes());
         let request = Request::read(&message).unwrap();
-        let sent = as_it_came(framed(&message), &request, "", "made");
+        let sent = as_it_came(framed(&message), &request, "", "made").unwrap();
         let read = Request::read(&sent[PREFIX_BYTES..]).unwrap();
         assert_eq!(read.id, "ü".repeat(128));
     }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,16 +11,20 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::spawn_local;
 
 use super::Shared;
-use super::limits::{ANSWER_WINDOW_BYTES, ANSWERS_WINDOW_BYTES, MAX_HEADER_LIST_BYTES};
+use super::limits::{
+    ANSWER_WINDOW_BYTES, ANSWERS_WINDOW_BYTES, KEEPALIVE, KEEPALIVE_TIMEOUT, MAX_HEADER_LIST_BYTES,
+    RESET_KEPT, RESETS_KEPT,
+};
 use super::line::Line;
 use super::link::{Link, Open};
-use super::replicas::Replica;
+use super::replicas::{Life, Replica};
 use crate::pick::Random;
 
 /// Where the plane's life is.
@@ -83,12 +88,19 @@ impl Shard {
         replica: &Arc<Replica>,
     ) -> Result<SendRequest<Bytes>, String> {
         link.sender(async || {
+            let life = replica.life();
             let socket = TcpStream::connect(&replica.spec.address).await;
             let socket = socket.map_err(|error| format!("cannot connect: {error}"))?;
             let _ = socket.set_nodelay(true);
-            open(socket, Some(replica.clone())).await
+            end_if_silent(&socket).map_err(|error| format!("cannot watch: {error}"))?;
+            open(socket, Some((replica.clone(), life))).await
         })
         .await
+    }
+
+    /// The connection to the control plane takes no more calls.
+    pub fn distrust_behind(&self) {
+        self.behind.distrust();
     }
 
     /// By which a call is sent to the control plane.
@@ -103,9 +115,22 @@ impl Shard {
     }
 }
 
+/// A connection whose peer acknowledges nothing ends, though nothing is sent on it.
+fn end_if_silent(socket: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    let probes = TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE_TIMEOUT)
+        .with_retries(1);
+    socket.set_tcp_keepalive(&probes)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(KEEPALIVE + KEEPALIVE_TIMEOUT))?;
+    Ok(())
+}
+
 /// Speaks HTTP/2 on a socket, in a task of its own. A connection to a replica stands until the replica's calls are
 /// ended, even if they are those without an answer only: what has fallen silent is dialled anew.
-async fn open<T>(socket: T, replica: Option<Arc<Replica>>) -> Result<Open, String>
+async fn open<T>(socket: T, replica: Option<(Arc<Replica>, Life)>) -> Result<Open, String>
 where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -115,6 +140,10 @@ where
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .initial_window_size(ANSWER_WINDOW_BYTES)
         .initial_connection_window_size(ANSWERS_WINDOW_BYTES)
+        // A replica goes on sending for a moment what was given up here; that is no fault of it.
+        .max_concurrent_reset_streams(RESETS_KEPT)
+        .reset_stream_duration(RESET_KEPT)
+        .max_local_error_reset_streams(None)
         // Tokens are small, and what one stream may leave unread is bounded by its window.
         .data_frame_budget(usize::MAX);
     let (line, gathered) = Line::new(socket);
@@ -129,8 +158,7 @@ where
             let _ = gathered.poll_give(cx); // a socket that broke says so when it is read
             over.map(drop)
         }));
-        if let Some(replica) = replica {
-            let began_in = replica.life();
+        if let Some((replica, began_in)) = replica {
             let (mut all, mut unanswered) = (pin!(replica.ending()), pin!(replica.ending()));
             poll_fn(|cx| {
                 let told = replica.poll_ended(cx, began_in, false, unanswered.as_mut());

@@ -10,6 +10,9 @@ use super::Namespace;
 /// What a cache keeps, at most: 32 MiB.
 const MAX_TOKENS: usize = 8 << 20;
 
+/// What keeping a part costs beside its tokens.
+const PART_TOKENS: usize = 32;
+
 /// Shorter parts are tokenised anew: that costs no more than a look-up would be worth.
 const MIN_BYTES: usize = 64;
 
@@ -67,14 +70,14 @@ impl Known {
 
 impl Parts {
     fn keep(&mut self, name: [u64; 2], ids: Arc<[u32]>) {
-        self.tokens += ids.len();
+        self.tokens += ids.len() + PART_TOKENS;
         if let Some(before) = self.ids.put(name, ids) {
-            self.tokens -= before.len();
+            self.tokens -= before.len() + PART_TOKENS;
         }
         while self.tokens > MAX_TOKENS
             && let Some((_, oldest)) = self.ids.pop_lru()
         {
-            self.tokens -= oldest.len();
+            self.tokens -= oldest.len() + PART_TOKENS;
         }
     }
 }
@@ -101,16 +104,18 @@ mod tests {
         assert!(!known(&cache, "short", 1) && !known(&cache, "short", 1));
     }
 
+    const HALF: usize = MAX_TOKENS / 2 - PART_TOKENS;
+
     #[test]
     fn the_least_recently_used_parts_go_first() {
         let cache = Known::new();
         let [a, b, c] = ["a", "b", "c"].map(|letter| letter.repeat(MIN_BYTES));
         for part in [&a, &b, &a, &c] {
-            known(&cache, part, MAX_TOKENS / 2);
+            known(&cache, part, HALF);
         }
-        assert!(known(&cache, &a, MAX_TOKENS / 2) && known(&cache, &c, MAX_TOKENS / 2));
-        assert!(!known(&cache, &b, MAX_TOKENS / 2));
-        assert_eq!(cache.parts().tokens, MAX_TOKENS / 2 * 2);
+        assert!(known(&cache, &a, HALF) && known(&cache, &c, HALF));
+        assert!(!known(&cache, &b, HALF));
+        assert_eq!(cache.parts().tokens, MAX_TOKENS);
     }
 
     #[test]

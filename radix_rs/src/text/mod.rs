@@ -6,6 +6,8 @@ mod segments;
 mod special_tokens;
 mod template;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use tokenizers::{AddedToken, DecoderWrapper, Tokenizer};
 
 use crate::error::TextError;
@@ -97,9 +99,11 @@ impl TextCodec {
     ///
     /// If the tokenizer refuses it.
     pub fn encode(&self, namespace: Namespace<'_>, text: &str) -> Result<Vec<u32>, TextError> {
-        let mut ids: Vec<u32> = self.bos.into_iter().collect();
-        self.append(&mut ids, namespace, text)?;
-        Ok(ids)
+        unless_it_panics(|| {
+            let mut ids: Vec<u32> = self.bos.into_iter().collect();
+            self.append(&mut ids, namespace, text)?;
+            Ok(ids)
+        })
     }
 
     /// Token ids of a chat as the model's template writes it, ready for the assistant's answer.
@@ -118,22 +122,24 @@ impl TextCodec {
         if messages.is_empty() {
             return Err(TextError::NoMessages);
         }
-        let written = messages
-            .iter()
-            .flat_map(|each| [each.role.as_str(), each.content.as_str()]);
-        let mark = unused_mark(&written.chain([template.source()]));
-        let cut: Vec<Message> = messages
-            .iter()
-            .map(|each| Message {
-                role: self.special.split(&each.role, mark),
-                content: self.special.split(&each.content, mark),
-            })
-            .collect();
-        let mut ids = Vec::new();
-        for piece in template.render(&cut)?.split(mark) {
-            self.append(&mut ids, namespace, piece)?;
-        }
-        Ok(ids)
+        unless_it_panics(|| {
+            let written = messages
+                .iter()
+                .flat_map(|each| [each.role.as_str(), each.content.as_str()]);
+            let mark = unused_mark(written.chain([template.source()]));
+            let cut: Vec<Message> = messages
+                .iter()
+                .map(|each| Message {
+                    role: self.special.split(&each.role, mark),
+                    content: self.special.split(&each.content, mark),
+                })
+                .collect();
+            let mut ids = Vec::new();
+            for piece in template.render(&cut)?.split(mark) {
+                self.append(&mut ids, namespace, piece)?;
+            }
+            Ok(ids)
+        })
     }
 
     fn append(
@@ -150,5 +156,22 @@ impl TextCodec {
             ids.extend_from_slice(&encoded.map_err(|error| TextError::Refused(error.to_string()))?);
         }
         Ok(())
+    }
+}
+
+/// Tokenizers and templates are written by others, and so is what they are given: what panics there fails the one
+/// prompt, not the thread.
+fn unless_it_panics<T>(work: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(TextError::Panicked))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_fails_one_prompt() {
+        let failed = unless_it_panics::<()>(|| panic!("on purpose"));
+        assert_eq!(failed, Err(TextError::Panicked));
     }
 }
