@@ -40,9 +40,9 @@ impl LoadReport {
             slot.requests += u64::from(class.requests);
             slot.tokens = slot.tokens.saturating_add(class.tokens);
         }
-        if load.classes.is_empty() && load.waiting > 0 {
-            // Only the sum is said: as if all were of the mean size.
-            let requests = u64::from(load.waiting);
+        if load.classes.is_empty() && (load.waiting > 0 || load.pending_tokens > 0) {
+            // Only the sum is said: as if all were of the mean size, and one that none waits behind is under way.
+            let requests = u64::from(load.waiting).max(1);
             classes[class_of(load.pending_tokens / requests)] = Class {
                 requests,
                 tokens: load.pending_tokens,
@@ -62,5 +62,27 @@ impl LoadReport {
     /// first come, first served, as most do.
     pub fn shortest_first(&self) -> bool {
         self.load.order == PrefillOrder::Shortest as i32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(waiting: u32, pending_tokens: u64) -> Vec<(usize, Class)> {
+        let load = Load {
+            waiting,
+            pending_tokens,
+            ..Load::default()
+        };
+        LoadReport::read(load).unwrap().classes
+    }
+
+    #[test]
+    fn a_sum_alone_is_of_prompts_of_the_mean_size() {
+        let class = |requests, tokens| Class { requests, tokens };
+        assert_eq!(read(4, 400), [(6, class(4, 400))]);
+        assert_eq!(read(0, 10_000), [(13, class(1, 10_000))]);
+        assert_eq!(read(0, 0), []);
     }
 }
