@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -136,6 +136,9 @@ class RouterSettings(BaseSettings):
             raise ValueError("--discovery static and --static-replicas need each other")
         return self
 
+
+POLICIES: tuple[str, ...] = get_args(RouterSettings.model_fields["policy"].annotation)
+"""All that `policy` may be."""
 
 SECTIONS = {
     "host": "where it listens",

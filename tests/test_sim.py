@@ -19,10 +19,10 @@ from radix_rs import (
 from router.cli.command_line import run
 from router.cli.hash_log import hashed
 from router.cli.sim import plot, tenants, trace_file
-from router.cli.sim.fleet import POLICIES, Fleet
+from router.cli.sim.fleet import Fleet
 from router.cli.sim.fleet import simulate as play
 from router.cli.sim.progress import progress
-from router.settings import RouterSettings
+from router.settings import POLICIES, RouterSettings
 
 LINE = {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
 

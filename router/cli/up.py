@@ -3,7 +3,6 @@
 import argparse
 import time
 from functools import partial
-from typing import get_args
 
 from rich.console import Console
 
@@ -15,9 +14,8 @@ from router.cli.log_dir import LogDir, log_dir
 from router.cli.model import fetch_model
 from router.cli.redis_server import is_free
 from router.cli.signals import end_in_order
-from router.settings import RouterSettings
+from router.settings import POLICIES
 
-POLICIES = get_args(RouterSettings.model_fields["policy"].annotation)
 WATCH_PERIOD_S = 0.2
 SHORTEST_LIFE_S = 10.0
 """Who ends sooner would end again."""

@@ -24,7 +24,7 @@ from router.cli.fleet_view import ReplicaView, replica_info, view_fleet
 from router.cli.log_dir import log_dir
 from router.cli.model import fetch_model
 from router.cli.signals import end_in_order
-from router.cli.sim.fleet import POLICIES
+from router.settings import POLICIES
 
 REPLICAS = 2
 CONCURRENCY = 4

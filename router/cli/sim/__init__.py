@@ -8,8 +8,9 @@ from proto.errors import InvalidRequest
 from router.cli import console
 from router.cli.flag_types import at_least, part, seconds, whole
 from router.cli.sim import plot, report, tenants, trace_file
-from router.cli.sim.fleet import ORDERS, POLICIES, Fleet, simulate
+from router.cli.sim.fleet import ORDERS, Fleet, simulate
 from router.cli.sim.workload import Workload
+from router.settings import POLICIES
 
 EXAMPLES = """examples:
   prefixlb sim                                         made prompts of 60 tenants

@@ -10,10 +10,6 @@ from router.cli.sim.progress import progress
 from router.cli.sim.workload import Workload
 
 ORDERS = ("shortest", "fcfs")
-POLICIES = (
-    *("cost", "cache_aware", "consistent_hash", "power_of_two"),
-    *("least_load", "round_robin", "random"),
-)
 
 
 @dataclass(frozen=True)
