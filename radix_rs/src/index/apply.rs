@@ -72,7 +72,9 @@ impl Index {
         if self.follows_forgotten(replica, next) {
             let known = self.remove_forgotten(replica, left);
             next = known.map(|(end, _)| end);
-            left.count = known.map_or(0, |(_, count)| count as u32);
+            let tally = known.map_or_else(Tally::default, |(_, tally)| tally);
+            left.count = tally.count as u32;
+            left.digest = tally.digest;
         }
         let mut now = STEP.min(left.count as usize);
         left.count -= now as u32;
@@ -84,6 +86,11 @@ impl Index {
             let from = to.saturating_sub(now);
             now -= to - from;
             let Run { span, parent, .. } = &self.runs[run];
+            if left.count > 0 {
+                // What remains may be forgotten before its turn comes: its digest must be its own then.
+                let done = Tally::of(span.pieces(from, to)).digest;
+                left.digest = left.digest.wrapping_sub(done);
+            }
             next = match from {
                 0 => parent.map(|parent| self.last_of(parent)),
                 _ => None,

@@ -118,14 +118,14 @@ impl Index {
             && !parent.is_some_and(|at| self.is_held(replica, at))
     }
 
-    /// Takes what was forgotten of a range from the account: where the rest ends, and how many blocks that is.
+    /// Takes what was forgotten of a range from the account: where the rest ends, and its tally.
     ///
     /// A range that does not fit leaves everything as it is, and its batch shows a mismatch.
     pub(super) fn remove_forgotten(
         &mut self,
         replica: ReplicaId,
         removed: &Removed,
-    ) -> Option<(At, usize)> {
+    ) -> Option<(At, Tally)> {
         let mut rest = match (removed.count, removed.first) {
             (1, _) => Tally {
                 count: 1,
@@ -145,7 +145,7 @@ impl Index {
         }
         rest.subtract(known_tally);
         account.subtract(rest);
-        known.map(|(end, tally)| (end, tally.count as usize))
+        known
     }
 
     /// What is known from the replica's block `first` on, after which it has no branch: where it ends, and its tally.

@@ -298,6 +298,23 @@ fn a_removal_is_accounted_for_wherever_a_part_of_it_was_forgotten() {
 }
 
 #[test]
+fn a_removal_is_accounted_for_when_a_part_of_it_is_forgotten_between_its_steps() {
+    let prompt = chain(1, 60);
+    for steps in 1..20 {
+        for excess in [1, 200, usize::MAX] {
+            let (mut index, replica) = bounded(usize::MAX);
+            index.store(replica, NO_PARENT, &prompt);
+            let mut left = Removed::of(&prompt[10..]).unwrap();
+            (0..steps).for_each(|_| _ = index.remove_step(replica, &mut left));
+            index.set_max_bytes(index.size_bytes().saturating_sub(excess));
+            index.remove(replica, &left);
+            assert_eq!(index.tally(replica), tally(prompt[..10].iter().copied()));
+            index.check().unwrap();
+        }
+    }
+}
+
+#[test]
 fn blocks_after_a_forgotten_one_are_as_good_as_forgotten() {
     let (mut index, replica) = bounded(0);
     let prompt = chain(1, 10);
