@@ -581,6 +581,8 @@ class Plane:
     """How many ever were in flight."""
     connections: int
     """Of clients."""
+    held_bytes: int
+    """Memory of requests that no answer has begun to."""
     news_fd: int
     """Readable when there is news to take."""
 
@@ -595,6 +597,8 @@ class Plane:
         queue_size: int,
         queue_timeout_s: float,
         max_open_calls: int,
+        max_connections: int,
+        max_held_bytes: int,
         retries: int,
         write_stall_s: float,
         behind: str | PathLike[str],
@@ -608,8 +612,10 @@ class Plane:
         Prompts are picked by `router`, whose other callers read a clock that now says `now_s`.
         `shards`: threads. Above `max_inflight` as many as `queue_size` wait for `queue_timeout_s`,
         by priority and then tenant after tenant (salt and extra key); the rest is refused.
-        `max_open_calls`: of Generate, in flight, waiting, or not read yet. `behind`: the socket of
-        the server that answers every other method.
+        `max_open_calls`: of Generate, in flight, waiting, or not read yet. A call whose request
+        would make all that are held more than `max_held_bytes` is refused. Beyond
+        `max_connections` one that rests is closed for a new one. `behind`: the socket of the server
+        that answers every other method.
         """
     def start(self) -> None:
         """Take calls. Once; OSError if the system gives no thread."""

@@ -91,6 +91,8 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
             max_inflight=settings.max_inflight,
             queue_size=settings.queue_size,
             queue_timeout_s=settings.queue_timeout_s,
+            max_connections=settings.max_connections,
+            max_held_bytes=settings.max_held_bytes,
             retries=settings.retries,
             write_stall_s=settings.write_stall_s,
             seed=rng.getrandbits(64),

@@ -123,6 +123,16 @@ class RouterSettings(BaseSettings):
         100, ge=0, description="requests that may wait; above it: RESOURCE_EXHAUSTED"
     )
     queue_timeout_s: float = Field(60.0, gt=0, description="seconds a request may wait for that")
+    max_held_bytes: int = Field(
+        2**30,
+        ge=2**26,
+        description="bytes of memory for requests not answered yet; above it: RESOURCE_EXHAUSTED",
+    )
+    max_connections: int = Field(
+        4096,
+        ge=1,
+        description="connections of clients; beyond it the one that rested longest is closed",
+    )
     write_stall_s: float = Field(
         60.0, gt=0, description="seconds an answer may wait for its client to read on"
     )

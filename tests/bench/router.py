@@ -109,7 +109,8 @@ def proxies(replicas: Sequence[int]) -> Iterator[Ports]:
     with ExitStack() as stack:
         ours, peer = free_port(), free_port()
         module = (sys.executable, "-m", "tests.bench.lone_plane", ours, 1)
-        our_process = stack.enter_context(process(*module, *replicas, port=ours))
+        addresses = [f"127.0.0.1:{port}" for port in replicas]
+        our_process = stack.enter_context(process(*module, *addresses, port=ours))
         peer_process = stack.enter_context(
             process(
                 *("nghttpx", f"-f127.0.0.1,{peer};no-tls"),

@@ -20,9 +20,17 @@ const GATHERED_BYTES: usize = 128 << 10;
 /// What is read at once while the peer sends more than HTTP/2 asks for.
 const READ_BYTES: usize = 128 << 10;
 
+/// What is read in one turn: what came must be taken by its calls before more is read, as until then nobody counts
+/// it.
+const TURN_BYTES: usize = 256 << 10;
+
 struct State<T> {
     socket: T,
     last_read: Instant,
+    /// Since when the socket takes nothing of what is gathered.
+    stuck: Option<Instant>,
+    /// What may still be read in this turn.
+    turn: usize,
     /// Written, and not yet given to the socket.
     gathered: BytesMut,
     /// Read from the socket, and not yet asked for.
@@ -43,6 +51,8 @@ impl<T> Line<T> {
         let state = Rc::new(RefCell::new(State {
             socket,
             last_read: Instant::now(),
+            stuck: None,
+            turn: TURN_BYTES,
             gathered: BytesMut::new(),
             ahead: Vec::new(),
             ahead_from: 0,
@@ -58,9 +68,16 @@ impl<T: AsyncWrite + Unpin> Gathered<T> {
         self.0.borrow().last_read
     }
 
-    /// Ready once all that was gathered is with the socket.
+    /// Since when the peer takes nothing of what waits for it.
+    pub fn stuck(&self) -> Option<Instant> {
+        self.0.borrow().stuck
+    }
+
+    /// Ends a turn; ready once all that was gathered is with the socket.
     pub fn poll_give(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.borrow_mut().poll_give(cx)
+        let mut state = self.0.borrow_mut();
+        state.turn = TURN_BYTES;
+        state.poll_give(cx)
     }
 }
 
@@ -84,10 +101,16 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Gathered<T> {
 impl<T: AsyncWrite + Unpin> State<T> {
     fn poll_give(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.gathered.is_empty() {
-            let written = ready!(Pin::new(&mut self.socket).poll_write(cx, &self.gathered))?;
+            let Poll::Ready(written) = Pin::new(&mut self.socket).poll_write(cx, &self.gathered)
+            else {
+                self.stuck.get_or_insert_with(Instant::now);
+                return Poll::Pending;
+            };
+            let written = written?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.stuck = None;
             self.gathered.advance(written);
         }
         Poll::Ready(Ok(()))
@@ -130,6 +153,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
         if state.take_ahead(buffer) {
             return Poll::Ready(Ok(()));
         }
+        if state.turn == 0 {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = buffer.remaining();
         if state.is_behind && buffer.remaining() < READ_BYTES {
             ready!(state.poll_read_ahead(cx))?;
             state.take_ahead(buffer);
@@ -137,6 +165,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
             ready!(Pin::new(&mut state.socket).poll_read(cx, buffer))?;
             state.is_behind = buffer.remaining() == 0;
         }
+        let read = before - buffer.remaining() + state.ahead.len() - state.ahead_from;
+        state.turn = state.turn.saturating_sub(read);
         state.last_read = Instant::now();
         Poll::Ready(Ok(()))
     }

@@ -13,6 +13,7 @@ mod call;
 mod caller;
 mod clock;
 mod connection;
+mod connections;
 mod counters;
 mod course;
 mod desk;
@@ -23,8 +24,10 @@ mod limits;
 mod line;
 mod link;
 mod listener;
+mod memory;
 mod message;
 mod metadata;
+mod patience;
 mod protobuf;
 mod replicas;
 mod request;
@@ -33,6 +36,7 @@ mod shard;
 mod status;
 mod texts;
 mod timeout;
+mod work;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -47,13 +51,15 @@ use tokio::sync::watch;
 
 use admission::Admission;
 use clock::Clock;
+use connections::Connections;
 use counters::{Counters, ModelCounters};
 use desk::Desk;
+use memory::Memory;
 use replicas::{Replica, Replicas};
 use retry_budget::RetryBudget;
 use shard::Phase;
-
 use texts::{ModelText, Texts};
+use work::Work;
 
 use crate::pick::Router;
 use crate::text::TextCodec;
@@ -77,6 +83,10 @@ pub struct Settings {
     pub bounds: Bounds,
     /// Calls of Generate that are open, in flight, waiting, or not read yet.
     pub max_open_calls: usize,
+    /// Connections of clients.
+    pub max_connections: usize,
+    /// Memory for requests that no answer has begun to, all together.
+    pub max_held_bytes: usize,
     /// Other replicas tried when one fails before it answers.
     pub retries: usize,
     /// How long an answer may wait for its client to read on.
@@ -102,9 +112,11 @@ pub(crate) struct Shared {
     admission: Admission,
     retry_budget: RetryBudget,
     open_calls: AtomicUsize,
-    connections: AtomicUsize,
+    connections: Arc<Connections>,
     desk: Desk,
-    texts: Arc<Texts>,
+    texts: Texts,
+    work: Arc<Work>,
+    memory: Arc<Memory>,
     clock: Clock,
 }
 
@@ -147,9 +159,11 @@ impl Plane {
                 admission: Admission::new(settings.bounds),
                 retry_budget: RetryBudget::new(),
                 open_calls: AtomicUsize::new(0),
-                connections: AtomicUsize::new(0),
+                connections: Arc::new(Connections::new(settings.max_connections)),
                 desk: Desk::new()?,
-                texts: Arc::default(),
+                texts: Texts::default(),
+                work: Arc::default(),
+                memory: Arc::new(Memory::new(settings.max_held_bytes)),
                 clock: Clock::new(settings.now_s),
                 settings,
             }),
@@ -179,7 +193,7 @@ impl Plane {
             return Err(io::Error::other("started before"));
         };
         let mut threads = listener::start(&self.shared, &self.phases, listener)?;
-        threads.extend(self.shared.texts.start()?);
+        threads.extend(self.shared.work.start()?);
         *self.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
         Ok(())
     }
@@ -198,7 +212,7 @@ impl Plane {
     /// Ends all that runs, and the threads.
     pub fn stop(&self) {
         self.phases.send_replace(Phase::Stopped);
-        self.shared.texts.stop();
+        self.shared.work.stop();
         self.listener
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -266,6 +280,11 @@ impl Plane {
         self.shared.admission.inflight()
     }
 
+    /// Bytes of memory that requests hold to which no answer has begun.
+    pub fn held_bytes(&self) -> usize {
+        self.shared.memory.held_bytes()
+    }
+
     /// Requests that wait until fewer are in flight.
     pub fn queued(&self) -> usize {
         self.shared.admission.queued()
@@ -278,7 +297,7 @@ impl Plane {
 
     /// Connections of clients.
     pub fn connections(&self) -> usize {
-        self.shared.connections.load(Relaxed)
+        self.shared.connections.open()
     }
 
     /// Readable when there is news to take.

@@ -33,6 +33,9 @@ const CONTENT: u32 = 2;
 /// Of a gRPC message: a flag and a length.
 pub(crate) const PREFIX_BYTES: usize = 5;
 
+/// Of memory that a message of a chat takes besides its words: the smallest are far smaller on the wire.
+const CHAT_MESSAGE_BYTES: usize = 128;
+
 /// What is read of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
@@ -90,10 +93,19 @@ impl Request {
         let is_usual =
             prompts == 1 && !is_other && names.iter().all(|name| name.len() <= MAX_NAME_CHARACTERS);
         request.is_plain = is_usual && (1..=MAX_PROMPT_TOKENS).contains(&request.tokens.len());
+        if !request.is_plain {
+            request.tokens = Vec::new();
+        }
         request.words = request
             .words
             .filter(|words| is_usual && is_within_bounds(words));
         Ok(request)
+    }
+
+    /// Memory of what was read of the prompt, about.
+    pub fn prompt_bytes(&self) -> usize {
+        let words = self.words.as_ref().map_or(0, Words::bytes);
+        size_of::<u32>() * self.tokens.capacity() + words + CHAT_MESSAGE_BYTES * self.messages
     }
 
     /// Refuses more parts than are worth reading.
@@ -159,6 +171,7 @@ fn signed(zigzag: u64) -> i32 {
 
 /// Ids come packed, or one by one from who does not know how.
 fn read_ids(prompt: &[u8], ids: &mut Vec<u32>) -> Result<(), Malformed> {
+    ids.reserve(prompt.len() / size_of::<u32>()); // no more than that, however they came
     for field in fields(prompt) {
         match field? {
             field if field.number != IDS => {}
@@ -219,7 +232,12 @@ pub(crate) fn with_tokens(
     put_length(IDS, 4 * tokens.len(), &mut packed);
     put_length(TOKENS, packed.len() + 4 * tokens.len(), &mut out);
     out.extend_from_slice(&packed);
-    out.extend(tokens.iter().flat_map(|id| id.to_le_bytes()));
+    let begin = out.len();
+    out.resize(begin + 4 * tokens.len(), 0);
+    let (words, _) = out[begin..].as_chunks_mut();
+    for (word, id) in words.iter_mut().zip(tokens) {
+        *word = id.to_le_bytes();
+    }
     check_size(out.len() - PREFIX_BYTES)?;
     put_prefix(&mut out);
     Ok(Bytes::from(out))
