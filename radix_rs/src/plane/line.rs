@@ -154,6 +154,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
             return Poll::Ready(Ok(()));
         }
         if state.turn == 0 {
+            state.turn = TURN_BYTES;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -7,10 +7,13 @@ use super::limits::{
     MAX_REQUEST_ID_CHARACTERS, MAX_TEXT_CHARACTERS,
 };
 use super::message::ROOM_BYTES;
-use super::protobuf::{Malformed, Value, fields, put_length};
+use super::protobuf::{Field, Malformed, Value, check_varints, fields, put_length};
 use super::status::{Code, Refusal};
 use super::texts::Words;
 use crate::text::Message;
+
+#[cfg(test)]
+mod fuzz;
 
 /// Field numbers of inference.proto.
 const REQUEST_ID: u32 = 1;
@@ -18,6 +21,7 @@ const MODEL: u32 = 2;
 const TEXT: u32 = 3;
 const CHAT: u32 = 4;
 const TOKENS: u32 = 5;
+const SAMPLING: u32 = 6;
 const EXTRA_KEY: u32 = 7;
 const CACHE_SALT: u32 = 8;
 const PRIORITY: u32 = 9;
@@ -29,6 +33,10 @@ const MESSAGES: u32 = 1;
 /// Of `ChatMessage`.
 const ROLE: u32 = 1;
 const CONTENT: u32 = 2;
+
+/// Of `SamplingParams`.
+const STOP: u32 = 6;
+const STOP_TOKEN_IDS: u32 = 7;
 
 /// Of a gRPC message: a flag and a length.
 pub(crate) const PREFIX_BYTES: usize = 5;
@@ -82,7 +90,9 @@ impl Request {
                     request.words = Some(Words::Chat(messages));
                     request.messages += count;
                 }
-                (MEDIA, Value::Bytes(_)) => {
+                (SAMPLING, Value::Bytes(bytes)) => check_sampling(bytes)?,
+                (MEDIA, Value::Bytes(bytes)) => {
+                    fields(bytes).try_for_each(|field| field.map(drop))?;
                     is_other = true;
                     request.media += 1;
                 }
@@ -121,6 +131,26 @@ impl Request {
 fn text(bytes: &[u8]) -> Result<String, Malformed> {
     let text = std::str::from_utf8(bytes).map_err(|_| Malformed)?;
     Ok(text.to_owned())
+}
+
+/// What its replica could not read is refused here.
+fn check_sampling(sampling: &[u8]) -> Result<(), Malformed> {
+    for field in fields(sampling) {
+        match field? {
+            Field {
+                number: STOP,
+                value: Value::Bytes(stop),
+                ..
+            } => drop(std::str::from_utf8(stop).map_err(|_| Malformed)?),
+            Field {
+                number: STOP_TOKEN_IDS,
+                value: Value::Bytes(ids),
+                ..
+            } => check_varints(ids)?,
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// As many messages as there may be, and how many there are.
@@ -183,7 +213,7 @@ fn read_ids(prompt: &[u8], ids: &mut Vec<u32>) -> Result<(), Malformed> {
                     ids.extend(words.iter().map(|word| u32::from_le_bytes(*word)));
                 }
                 Value::Fixed32(id) => ids.push(id),
-                Value::Varint(_) | Value::Fixed64 => {}
+                Value::Varint(_) | Value::Fixed64 | Value::Group => {}
             },
         }
     }
@@ -457,7 +487,7 @@ mod tests {
 
         let large = [
             field(TEXT, b"x"),
-            field(6, &vec![0; MAX_MESSAGE_BYTES - 100]),
+            field(15, &vec![0; MAX_MESSAGE_BYTES - 100]),
         ]
         .concat();
         let request = Request::read(&large).unwrap();
