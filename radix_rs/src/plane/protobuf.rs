@@ -53,7 +53,8 @@ impl<'a> Iterator for Fields<'a> {
 impl<'a> Fields<'a> {
     fn field(&mut self) -> Option<Field<'a>> {
         let begin = self.rest;
-        let (number, kind) = self.key()?;
+        // In a group that is passed over nobody minds a number of 0.
+        let (number, kind) = self.key().filter(|(number, _)| *number > 0)?;
         let value = match kind {
             0 => Value::Varint(self.varint()?),
             1 => {
@@ -81,7 +82,7 @@ impl<'a> Fields<'a> {
 
     fn key(&mut self) -> Option<(u32, u32)> {
         let key = u32::try_from(self.varint()?).ok()?;
-        Some((key >> 3, key & 7)).filter(|(number, _)| *number > 0)
+        Some((key >> 3, key & 7))
     }
 
     /// Passes over a group that has begun.
