@@ -24,6 +24,13 @@ MIRROR_STATES = {
     MirrorState.STREAMING: admin_pb2.MIRROR_STATE_STREAMING,
 }
 
+BREAKER_STATES = {
+    "closed": admin_pb2.BREAKER_STATE_CLOSED,
+    "overloaded": admin_pb2.BREAKER_STATE_OVERLOADED,
+    "open": admin_pb2.BREAKER_STATE_OPEN,
+    "half_open": admin_pb2.BREAKER_STATE_HALF_OPEN,
+}
+
 
 class Admin(AdminServicer):
     """Reads the same parts as the front and changes nothing."""
@@ -129,6 +136,7 @@ class Admin(AdminServicer):
             admin_pb2.Candidate(
                 replica_id=each.replica,
                 eligible=each.eligible,
+                breaker=BREAKER_STATES[each.breaker],
                 matched_tokens=each.matched,
                 expected_tokens=each.expected,
                 ahead_tokens=each.ahead,
@@ -148,6 +156,7 @@ class Admin(AdminServicer):
     def _status(self, member: Member) -> admin_pb2.ReplicaStatus:
         state, sync = member.state, member.mirror
         indexed, load = self._router.mirror(state.id), self._router.load(state.id)
+        breaker = self._router.breaker(state.id, now_s=self._clock())
         return admin_pb2.ReplicaStatus(
             lease=state.lease,
             mirror=MIRROR_STATES[sync.state],
@@ -176,4 +185,6 @@ class Admin(AdminServicer):
             delta_lag_s=self._subscriber.stream(state.id).lag_s,
             silent_s=state.silent_s,
             live=state.liveness is Liveness.LIVE and not load.draining,
+            breaker=BREAKER_STATES[breaker.state],
+            breaker_openings=breaker.openings,
         )

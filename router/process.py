@@ -25,6 +25,7 @@ from router.health import Readiness
 from router.metrics import Metrics
 from router.prompt import PromptReader
 from router.redis_link import RedisLink
+from router.reload import Read, Reload
 from router.replica_channel import ask_lease
 from router.server import Server
 from router.settings import RouterSettings
@@ -65,19 +66,18 @@ class Running:
 
 
 @asynccontextmanager
-async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Running]:
-    """A router that serves until the end of the block. Raises Unavailable if a port is taken."""
+async def running(
+    settings: RouterSettings, hash_key: bytes, read: Read | None = None
+) -> AsyncIterator[Running]:
+    """A router that serves until the end of the block. Raises Unavailable if a port is taken.
+
+    `read`: reads its settings again, should they change.
+    """
     metrics = Metrics(policy=settings.policy)
     rng = random.Random()
     router = Router(
         hash_key=hash_key,
-        policy=settings.policy,
-        k=settings.uncached_weight,
-        decode_weight=settings.decode_weight,
-        cache_threshold=settings.cache_threshold,
-        balance_abs_threshold=settings.balance_abs_threshold,
-        balance_rel_threshold=settings.balance_rel_threshold,
-        load_factor=settings.load_factor,
+        **settings.rules,
         seed=rng.getrandbits(64),
         index_max_bytes=settings.index_max_bytes,
     )
@@ -92,8 +92,12 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
             queue_size=settings.queue_size,
             queue_timeout_s=settings.queue_timeout_s,
             retries=settings.retries,
+            retry_budget=settings.retry_budget,
             write_stall_s=settings.write_stall_s,
             seed=rng.getrandbits(64),
+        )
+        reload = Reload(
+            settings, read or (lambda: settings), router=router, server=server, metrics=metrics
         )
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
             parts = _build(settings, hash_key, metrics, redis, tasks, router, server, rng)
@@ -103,6 +107,7 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
                 tasks.create_task(parts.subscriber.run(), name="subscriber"),
                 tasks.create_task(parts.readiness.run(), name="readiness"),
                 tasks.create_task(parts.silence.run(), name="silence"),
+                *(tasks.create_task(files.follow(), name="settings") for files in reload.watched()),
             ]
             try:
                 await server.start()
@@ -110,7 +115,8 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
                     "router listens address=%s:%d metrics=%s:%d",
                     *(settings.host, server.port, settings.metrics_host, metrics_port),
                 )
-                yield Running(parts, server.port, metrics_port, server)
+                with reload.on_hangup():
+                    yield Running(parts, server.port, metrics_port, server)
             finally:
                 await server.stop()
                 for task in background:

@@ -630,7 +630,9 @@ proptest! {
                         }
                     }
                 }
-                Step::Prefilled(i) => router.prefilled(tickets.get(i).copied().unwrap_or(999)),
+                Step::Prefilled(i) => {
+                        router.prefilled(tickets.get(i).copied().unwrap_or(999));
+                    }
                 Step::Release(i) => router.release(tickets.get(i).copied().unwrap_or(999)),
                 Step::Eligible(i, on) => {
                     eligible[i] = on;
