@@ -49,6 +49,16 @@ class Metrics:
             ["model"],
             registry=self.registry,
         )
+        self.leased_picks = Gauge(
+            PREFIX + "leased_picks",
+            "Picks that callers send by themselves and have not released.",
+            registry=self.registry,
+        )
+        self.expired_leases = Counter(
+            PREFIX + "expired_leases",
+            "Picks whose lease ran out before they were released.",
+            registry=self.registry,
+        )
         self.settings_reloaded = Gauge(
             PREFIX + "settings_last_reload_successful",
             "0 if the settings were no good when they were last read: the old ones stay.",

@@ -22,6 +22,7 @@ from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
 from router.health import Readiness
+from router.leases import Leases
 from router.metrics import Metrics
 from router.prompt import PromptReader
 from router.redis_link import RedisLink
@@ -48,6 +49,7 @@ class Parts:
     admission: Admission
     readiness: Readiness
     silence: SilenceWatch
+    leases: Leases
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ async def running(
                 tasks.create_task(parts.subscriber.run(), name="subscriber"),
                 tasks.create_task(parts.readiness.run(), name="readiness"),
                 tasks.create_task(parts.silence.run(), name="silence"),
+                tasks.create_task(parts.leases.run(), name="leases"),
                 *(tasks.create_task(files.follow(), name="settings") for files in reload.watched()),
             ]
             try:
@@ -161,6 +164,8 @@ def _build(
     metrics.watch(
         plane=server.plane, fleet=fleet, subscriber=subscriber, router=router, links=links
     )
+    leased = Leases(router, expired=metrics.expired_leases.inc)
+    metrics.leased_picks.set_function(lambda: len(leased))
     admin = Admin(
         router=router,
         fleet=fleet,
@@ -168,7 +173,18 @@ def _build(
         prompts=prompts,
         admission=admission,
         auditor=Auditor(router, fleet, hash_key=hash_key),
+        leases=leased,
     )
     server.add(Desk(server.plane, fleet=fleet, prompts=prompts), admin, health)
     silence = SilenceWatch(fleet, link=deltas)
-    return Parts(router, discovery, subscriber, fleet, server.plane, admission, readiness, silence)
+    return Parts(
+        router=router,
+        discovery=discovery,
+        subscriber=subscriber,
+        fleet=fleet,
+        plane=server.plane,
+        admission=admission,
+        readiness=readiness,
+        silence=silence,
+        leases=leased,
+    )

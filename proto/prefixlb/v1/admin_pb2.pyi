@@ -138,6 +138,9 @@ class PickRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_FIELD_NUMBER: _builtins.int
+    LEASE_S_FIELD_NUMBER: _builtins.int
+    lease_s: _builtins.float
+    """Seconds, at most 600; 0: no lease. A router has at most 10,000 at a time; above it: RESOURCE_EXHAUSTED."""
     @_builtins.property
     def request(self) -> _inference_pb2.GenerateRequest:
         """Only model, prompt, media, extra_key and cache_salt count."""
@@ -146,10 +149,11 @@ class PickRequest(_message.Message):
         self,
         *,
         request: _inference_pb2.GenerateRequest | None = ...,
+        lease_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_s", b"lease_s", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -164,11 +168,14 @@ class PickResponse(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     MATCHED_TOKENS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     address: _builtins.str
     prompt_tokens: _builtins.int
     matched_tokens: _builtins.int
     reason: Global___PickReason.ValueType
+    ticket: _builtins.int
+    """Names the lease; 0 if there is none."""
     def __init__(
         self,
         *,
@@ -177,14 +184,60 @@ class PickResponse(_message.Message):
         prompt_tokens: _builtins.int = ...,
         matched_tokens: _builtins.int = ...,
         reason: Global___PickReason.ValueType = ...,
+        ticket: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "matched_tokens", b"matched_tokens", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "matched_tokens", b"matched_tokens", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "replica_id", b"replica_id", "ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PickResponse: _TypeAlias = PickResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKET_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    ticket: _builtins.int
+    code: _builtins.int
+    """The gRPC status with which the replica ended the request; one that never answered is UNAVAILABLE (14). It counts
+    for the replica's breaker as that of a request the router had sent. One the caller gave up is CANCELLED (1).
+    """
+    def __init__(
+        self,
+        *,
+        ticket: _builtins.int = ...,
+        code: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "ticket", b"ticket"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseRequest: _TypeAlias = ReleaseRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASED_FIELD_NUMBER: _builtins.int
+    released: _builtins.bool
+    """False if no such lease is known: it ran out, or was released, or another router gave it."""
+    def __init__(
+        self,
+        *,
+        released: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["released", b"released"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseResponse: _TypeAlias = ReleaseResponse  # noqa: Y015
 
 @_typing.final
 class ExplainRequest(_message.Message):
