@@ -16,6 +16,13 @@ class LBError(Exception):
     """Anything prefixlb refuses or fails to do; the message is for the caller."""
 
     code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
+    retry_after_s: float | None = None
+    """When the server says that it may be asked again."""
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the same request may succeed later, or elsewhere."""
+        return self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 class InvalidRequest(LBError):
@@ -113,7 +120,15 @@ def from_status() -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        raise error_from_status(error.code(), error.details()) from error
+        raised = error_from_status(error.code(), error.details())
+        raised.retry_after_s = _retry_after_s(error.trailing_metadata())
+        raise raised from error
+
+
+def _retry_after_s(trailers: Any) -> float | None:
+    """What a server said in seconds; anything else says nothing."""
+    said = next((value for key, value in trailers or () if key == "retry-after"), "")
+    return float(said) if isinstance(said, str) and said.isdecimal() else None
 
 
 @asynccontextmanager

@@ -423,7 +423,26 @@ class BlockSet:
 
 @final
 class Router:
-    """The router's index, load table, prompts in flight and policy. No I/O; thread safe."""
+    """The router's index, load table, prompts in flight and policy. No I/O; thread safe.
+
+    To be embedded where requests are sent by other means:
+
+    >>> router = Router(hash_key=derive_hash_key(b"secret"))
+    >>> router.add_replica("gpu-0", model="llama", block_size=16)
+    >>> router.set_eligible("gpu-0", True)
+    >>> pick = router.pick(array("I", range(40)), model="llama", now_s=monotonic())
+    >>> pick.replica, pick.matched, pick.reason
+    ('gpu-0', 0, 'cold')
+    >>> router.in_flight("gpu-0")
+    1
+    >>> router.prefilled(pick.ticket)  # its first token has come
+    False
+    >>> router.release(pick.ticket)  # its last one
+    >>> router.in_flight("gpu-0")
+    0
+
+    What replicas cache it learns by `apply_snapshot` and `apply`, from the batches of delta.proto.
+    """
 
     def __init__(
         self,
