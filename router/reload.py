@@ -55,7 +55,12 @@ class Reload:
 
     @contextmanager
     def on_hangup(self) -> Iterator[None]:
-        """Reload on SIGHUP until the end of the block."""
+        """Reload on SIGHUP until the end of the block, if there is a file that may have changed;
+        else it ends the process, as it does when a terminal closes.
+        """
+        if self._settings.settings_file is None:
+            yield
+            return
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self.reload)
         try:
