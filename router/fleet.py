@@ -127,7 +127,7 @@ class Fleet:
         """It failed a request, in the life that the data plane calls `serial`."""
         member = self.members.get(replica)
         if member is not None and member.state.serial == serial:
-            self._health_checks.suspect(member.state, why)
+            self._health_checks.doubt(member.state, why)
 
     def _ends(self, member: Member, claims: Sequence[Lease]) -> str:
         """Why its membership ends, if it does."""

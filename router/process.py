@@ -22,9 +22,11 @@ from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
 from router.health import Readiness
+from router.leases import Leases
 from router.metrics import Metrics
 from router.prompt import PromptReader
 from router.redis_link import RedisLink
+from router.reload import Read, Reload
 from router.replica_channel import ask_lease
 from router.server import Server
 from router.settings import RouterSettings
@@ -47,6 +49,7 @@ class Parts:
     admission: Admission
     readiness: Readiness
     silence: SilenceWatch
+    leases: Leases
 
 
 @dataclass(frozen=True)
@@ -65,19 +68,18 @@ class Running:
 
 
 @asynccontextmanager
-async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Running]:
-    """A router that serves until the end of the block. Raises Unavailable if a port is taken."""
+async def running(
+    settings: RouterSettings, hash_key: bytes, read: Read | None = None
+) -> AsyncIterator[Running]:
+    """A router that serves until the end of the block. Raises Unavailable if a port is taken.
+
+    `read`: reads its settings again, should they change.
+    """
     metrics = Metrics(policy=settings.policy)
     rng = random.Random()
     router = Router(
         hash_key=hash_key,
-        policy=settings.policy,
-        k=settings.uncached_weight,
-        decode_weight=settings.decode_weight,
-        cache_threshold=settings.cache_threshold,
-        balance_abs_threshold=settings.balance_abs_threshold,
-        balance_rel_threshold=settings.balance_rel_threshold,
-        load_factor=settings.load_factor,
+        **settings.rules,
         seed=rng.getrandbits(64),
         index_max_bytes=settings.index_max_bytes,
     )
@@ -92,8 +94,12 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
             queue_size=settings.queue_size,
             queue_timeout_s=settings.queue_timeout_s,
             retries=settings.retries,
+            retry_budget=settings.retry_budget,
             write_stall_s=settings.write_stall_s,
             seed=rng.getrandbits(64),
+        )
+        reload = Reload(
+            settings, read or (lambda: settings), router=router, server=server, metrics=metrics
         )
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
             parts = _build(settings, hash_key, metrics, redis, tasks, router, server, rng)
@@ -103,6 +109,8 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
                 tasks.create_task(parts.subscriber.run(), name="subscriber"),
                 tasks.create_task(parts.readiness.run(), name="readiness"),
                 tasks.create_task(parts.silence.run(), name="silence"),
+                tasks.create_task(parts.leases.run(), name="leases"),
+                *(tasks.create_task(files.follow(), name="settings") for files in reload.watched()),
             ]
             try:
                 await server.start()
@@ -110,7 +118,8 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
                     "router listens address=%s:%d metrics=%s:%d",
                     *(settings.host, server.port, settings.metrics_host, metrics_port),
                 )
-                yield Running(parts, server.port, metrics_port, server)
+                with reload.on_hangup():
+                    yield Running(parts, server.port, metrics_port, server)
             finally:
                 await server.stop()
                 for task in background:
@@ -155,6 +164,8 @@ def _build(
     metrics.watch(
         plane=server.plane, fleet=fleet, subscriber=subscriber, router=router, links=links
     )
+    leased = Leases(router, expired=metrics.expired_leases.inc)
+    metrics.leased_picks.set_function(lambda: len(leased))
     admin = Admin(
         router=router,
         fleet=fleet,
@@ -162,7 +173,18 @@ def _build(
         prompts=prompts,
         admission=admission,
         auditor=Auditor(router, fleet, hash_key=hash_key),
+        leases=leased,
     )
     server.add(Desk(server.plane, fleet=fleet, prompts=prompts), admin, health)
     silence = SilenceWatch(fleet, link=deltas)
-    return Parts(router, discovery, subscriber, fleet, server.plane, admission, readiness, silence)
+    return Parts(
+        router=router,
+        discovery=discovery,
+        subscriber=subscriber,
+        fleet=fleet,
+        plane=server.plane,
+        admission=admission,
+        readiness=readiness,
+        silence=silence,
+        leases=leased,
+    )

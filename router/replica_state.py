@@ -29,7 +29,8 @@ Message = TypeVar("Message")
 
 class Liveness(Enum):
     LIVE = "live"  # answers, as far as its last request and its last check say
-    SUSPECT = "suspect"  # failed a request or its checks; not picked until a check succeeds
+    DOUBTED = "doubted"  # failed a request; passed over where others are, until a check decides
+    SUSPECT = "suspect"  # fails its checks; not picked until one succeeds
 
 
 class Health(Enum):
@@ -57,7 +58,7 @@ class ReplicaState:
         """What the data plane calls this life of the id."""
         self.liveness = Liveness.LIVE
         self.doubted = asyncio.Event()
-        """Set while SUSPECT, and when another replica claims its id: its next check is due soon."""
+        """Set while not LIVE, and when another replica claims its id: a check is due soon."""
         self.other_tokenizer = False
         """Not the one its model's text is tokenised with: text reaches it as it is."""
         self.silent_s = 0.0

@@ -2,10 +2,15 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from proto import settings
 from proto.settings import RedisUrl
@@ -32,6 +37,11 @@ class RouterSettings(BaseSettings):
         extra="forbid",
     )
 
+    settings_file: Path | None = Field(
+        None,
+        description="TOML file with settings that neither a flag nor the environment gives, such "
+        "as max_inflight = 256; it is read again when it changes and on SIGHUP",
+    )
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(30000, ge=0, le=65535, description="gRPC port; 0 takes a free one")
     metrics_host: str = Field("127.0.0.1", description="address of the metrics page")
@@ -109,6 +119,27 @@ class RouterSettings(BaseSettings):
     retries: int = Field(
         2, ge=0, le=16, description="other replicas tried when one fails before it answers"
     )
+    retry_budget: float = Field(
+        0.2, ge=0, le=1, description="retries at most, as a part of all requests"
+    )
+    breaker_failures: int = Field(
+        5,
+        ge=1,
+        description="failed requests that open a replica's circuit breaker, if no more are "
+        "answered: it is passed over where others are",
+    )
+    breaker_window_s: float = Field(
+        10.0, ge=0.001, allow_inf_nan=False, description="seconds for which a failure is counted"
+    )
+    breaker_open_s: float = Field(
+        1.0,
+        ge=0.001,
+        allow_inf_nan=False,
+        description="seconds until one request tries again; twice as many after each that fails",
+    )
+    breaker_max_open_s: float = Field(
+        30.0, ge=0.001, allow_inf_nan=False, description="the most that these become"
+    )
     ready_timeout_s: float = Field(
         30.0, ge=0, description="seconds after which the router serves with mirrors still cold"
     )
@@ -130,6 +161,40 @@ class RouterSettings(BaseSettings):
         "INFO", description="least severe log line that is written"
     )
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, settings.SettingsFile(settings_cls)
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """By what replicas are picked, as `radix_rs.Router` takes it."""
+        return {
+            "policy": self.policy,
+            "k": self.uncached_weight,
+            "decode_weight": self.decode_weight,
+            "cache_threshold": self.cache_threshold,
+            "balance_abs_threshold": self.balance_abs_threshold,
+            "balance_rel_threshold": self.balance_rel_threshold,
+            "load_factor": self.load_factor,
+            "breaker_failures": self.breaker_failures,
+            "breaker_window_s": self.breaker_window_s,
+            "breaker_open_s": self.breaker_open_s,
+            "breaker_max_open_s": self.breaker_max_open_s,
+        }
+
+    @model_validator(mode="after")
+    def _opens_in_order(self) -> Self:
+        if self.breaker_max_open_s < self.breaker_open_s:
+            raise ValueError("--breaker-max-open-s must not be less than --breaker-open-s")
+        return self
+
     @model_validator(mode="after")
     def _lists_replicas_if_static(self) -> Self:
         if (self.discovery == "static") != bool(self.static_replicas):
@@ -141,6 +206,7 @@ POLICIES: tuple[str, ...] = get_args(RouterSettings.model_fields["policy"].annot
 """All that `policy` may be."""
 
 SECTIONS = {
+    "settings_file": "where settings come from",
     "host": "where it listens",
     "redis_url": "its cluster",
     "policy": "how it routes",
@@ -159,3 +225,8 @@ prefixlb router --discovery static --static-replicas 10.0.0.7:30001,10.0.0.8:300
 def read_settings(arguments: list[str]) -> RouterSettings:
     """Settings from flags, then environment, then defaults; a bad value ends the process."""
     return settings.read_settings(RouterSettings, arguments, sections=SECTIONS, examples=EXAMPLES)
+
+
+def parse_settings(arguments: list[str]) -> RouterSettings:
+    """The same for a process that goes on. Raises BadSettings."""
+    return settings.parse_settings(RouterSettings, arguments, sections=SECTIONS, examples=EXAMPLES)

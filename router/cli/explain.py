@@ -11,7 +11,13 @@ from rich.table import Table
 from proto.client import CHANNEL_OPTIONS
 from proto.enum_names import short_name
 from proto.errors import InvalidRequest, from_status
-from proto.prefixlb.v1.admin_pb2 import ExplainRequest, ExplainResponse, PickReason
+from proto.prefixlb.v1.admin_pb2 import (
+    BreakerState,
+    Candidate,
+    ExplainRequest,
+    ExplainResponse,
+    PickReason,
+)
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.request import Prompt, build_request
 from router.cli import console
@@ -76,13 +82,20 @@ def candidate_table(explained: ExplainResponse) -> Table:
         figures = (each.ahead_tokens, each.delayed_requests, each.decode_pressure_tokens)
         table.add_row(
             ">" if each.replica_id == explained.pick.replica_id else "",
-            each.replica_id if each.eligible else f"{each.replica_id} (cannot take requests)",
+            each.replica_id if each.eligible else f"{each.replica_id} ({_objection(each)})",
             str(each.matched_tokens),
             str(each.expected_tokens),
             *(f"{figure:.1f}" for figure in figures),
             f"{each.cost_tokens:.1f}" if each.eligible else "-",
         )
     return table
+
+
+def _objection(candidate: Candidate) -> str:
+    if candidate.breaker > BreakerState.BREAKER_STATE_CLOSED:
+        state = short_name(BreakerState, candidate.breaker).replace("_", " ")
+        return f"breaker {state}: only if there is no other"
+    return "cannot take requests"
 
 
 def verdict(explained: ExplainResponse) -> str:

@@ -9,7 +9,12 @@ from proto import keys
 from proto.client import CHANNEL_OPTIONS
 from proto.enum_names import short_name
 from proto.errors import from_status
-from proto.prefixlb.v1.admin_pb2 import ListReplicasRequest, MirrorState, ReplicaStatus
+from proto.prefixlb.v1.admin_pb2 import (
+    BreakerState,
+    ListReplicasRequest,
+    MirrorState,
+    ReplicaStatus,
+)
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.prefixlb.v1.replica_pb2 import InfoRequest, InfoResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
@@ -53,6 +58,8 @@ class ReplicaView:
             return f"refused: {status.refusal.partition(':')[0]}"
         if status.live and status.silent_s >= keys.SILENT_S:
             return f"live, silent {status.silent_s:.0f} s"
+        if status.live and status.breaker > BreakerState.BREAKER_STATE_CLOSED:
+            return f"live, breaker {short_name(BreakerState, status.breaker).replace('_', ' ')}"
         return "draining" if status.load.draining else "live" if status.live else "suspect"
 
     @property

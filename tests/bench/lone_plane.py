@@ -22,6 +22,7 @@ plane = Plane(
     queue_timeout_s=1.0,
     max_open_calls=8192,
     retries=2,
+    retry_budget=0.2,
     write_stall_s=60.0,
     behind="/nowhere",
     first_token_buckets_s=FIRST_TOKEN_BUCKETS,

@@ -55,7 +55,7 @@ use shard::Phase;
 
 use texts::{ModelText, Texts};
 
-use crate::pick::Router;
+use crate::pick::{Pick, Router};
 use crate::text::TextCodec;
 
 pub use admission::Bounds;
@@ -79,6 +79,8 @@ pub struct Settings {
     pub max_open_calls: usize,
     /// Other replicas tried when one fails before it answers.
     pub retries: usize,
+    /// Part of the requests that may be sent to another one.
+    pub retry_budget: f64,
     /// How long an answer may wait for its client to read on.
     pub write_stall: Duration,
     /// Socket of the server that answers all but Generate.
@@ -101,6 +103,9 @@ pub(crate) struct Shared {
     unnamed: Arc<ModelCounters>,
     admission: Admission,
     retry_budget: RetryBudget,
+    /// As in the settings, until they are changed.
+    max_open_calls: AtomicUsize,
+    retries: AtomicUsize,
     open_calls: AtomicUsize,
     connections: AtomicUsize,
     desk: Desk,
@@ -109,12 +114,26 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Nothing more goes there until the control plane trusts it again.
+    /// It is passed over until the control plane trusts it again, or says that it is dead.
     fn suspect(&self, replica: &Replica, why: &str) {
         if self.replicas.has(replica.serial) {
             // It may leave at this moment, and then nothing goes there anyway.
-            let _ = self.router.set_eligible(&replica.spec.id, false);
+            let _ = self.router.doubt(&replica.spec.id);
             self.desk.suspect(&replica.spec.id, replica.serial, why);
+        }
+    }
+
+    /// The answer to what was picked begins.
+    fn answered(&self, pick: &Pick) {
+        if self.router.prefilled(pick.ticket) {
+            self.desk.breaker(&pick.replica, "closed", "it answered");
+        }
+    }
+
+    /// What was picked failed, by the replica's fault.
+    fn failed(&self, pick: &Pick, why: &str) {
+        if self.router.failed(pick.ticket, self.clock.now_s()) {
+            self.desk.breaker(&pick.replica, "open", why);
         }
     }
 }
@@ -145,7 +164,9 @@ impl Plane {
                 counters,
                 unnamed,
                 admission: Admission::new(settings.bounds),
-                retry_budget: RetryBudget::new(),
+                retry_budget: RetryBudget::new(settings.retry_budget),
+                max_open_calls: AtomicUsize::new(settings.max_open_calls),
+                retries: AtomicUsize::new(settings.retries),
                 open_calls: AtomicUsize::new(0),
                 connections: AtomicUsize::new(0),
                 desk: Desk::new()?,
@@ -249,6 +270,20 @@ impl Plane {
     /// What a replica has done; nothing if it is not there.
     pub fn totals(&self, id: &str) -> Totals {
         self.shared.replicas.totals(id)
+    }
+
+    /// Takes other bounds, which hold for what comes from now on; who waits goes on if there is room.
+    pub fn set_bounds(
+        &self,
+        bounds: Bounds,
+        max_open_calls: usize,
+        retries: usize,
+        retry_budget: f64,
+    ) {
+        self.shared.max_open_calls.store(max_open_calls, Relaxed);
+        self.shared.retries.store(retries, Relaxed);
+        self.shared.retry_budget.set_share(retry_budget);
+        self.shared.admission.set_bounds(bounds);
     }
 
     /// One more request is in flight, until `leave`; false if there are as many as may be.

@@ -93,6 +93,11 @@ impl Replica {
         self.heard_s.store(now_s.to_bits(), SeqCst);
     }
 
+    /// When the last of any answer came; negative infinity: never.
+    pub fn heard_s(&self) -> f64 {
+        f64::from_bits(self.heard_s.load(SeqCst))
+    }
+
     pub fn life(&self) -> Life {
         Life {
             all: self.all_ended.load(SeqCst),
@@ -305,7 +310,7 @@ impl Replicas {
         self.get(id).map_or(Activity::NONE, |replica| Activity {
             calls: replica.calls.load(SeqCst),
             unanswered: replica.unanswered.load(SeqCst),
-            heard_s: f64::from_bits(replica.heard_s.load(SeqCst)),
+            heard_s: replica.heard_s(),
         })
     }
 

@@ -134,6 +134,12 @@ impl Refusal {
         )
     }
 
+    /// When the replica says it may be asked again.
+    pub(crate) fn retry_after_s(&self) -> Option<u16> {
+        let said = self.trailers.as_ref()?.get(RETRY_AFTER)?;
+        said.to_str().ok()?.parse().ok()
+    }
+
     /// The headers that say it.
     pub(crate) fn into_headers(self) -> HeaderMap {
         let mut headers = self
@@ -148,6 +154,7 @@ impl Refusal {
 }
 
 pub(crate) const GRPC_STATUS: &str = "grpc-status";
+pub(crate) const RETRY_AFTER: &str = "retry-after";
 pub(crate) const GRPC_MESSAGE: &str = "grpc-message";
 
 /// As gRPC wants a message in a header: what is not printable ASCII, and '%', as %XX.

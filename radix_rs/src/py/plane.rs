@@ -19,6 +19,7 @@ struct News {
     asks: Vec<(u64, Py<PyBytes>)>,
     given_up: Vec<u64>,
     suspects: Vec<(String, u64, String)>,
+    breakers: Vec<(String, &'static str, String)>,
     retries: Vec<(String, String)>,
 }
 
@@ -54,7 +55,7 @@ impl Plane {
     #[expect(clippy::too_many_arguments, reason = "arguments as Python passes them")]
     #[new]
     #[pyo3(signature = (router, *, host, port, shards, max_inflight, queue_size, queue_timeout_s,
-        max_open_calls, retries, write_stall_s, behind, first_token_buckets_s, inter_token_buckets_s, now_s, seed))]
+        max_open_calls, retries, retry_budget, write_stall_s, behind, first_token_buckets_s, inter_token_buckets_s, now_s, seed))]
     fn new(
         router: &Router,
         host: String,
@@ -65,6 +66,7 @@ impl Plane {
         queue_timeout_s: f64,
         max_open_calls: usize,
         retries: usize,
+        retry_budget: f64,
         write_stall_s: f64,
         behind: PathBuf,
         first_token_buckets_s: Vec<f64>,
@@ -76,13 +78,10 @@ impl Plane {
             host,
             port,
             shards,
-            bounds: Bounds {
-                max_inflight,
-                queue_size,
-                queue_timeout: duration("queue_timeout_s", queue_timeout_s)?,
-            },
+            bounds: bounds(max_inflight, queue_size, queue_timeout_s)?,
             max_open_calls,
             retries,
+            retry_budget,
             write_stall: duration("write_stall_s", write_stall_s)?,
             behind,
             buckets: Buckets {
@@ -167,6 +166,22 @@ impl Plane {
         }
     }
 
+    #[pyo3(signature = (*, max_inflight, queue_size, queue_timeout_s, max_open_calls, retries, retry_budget))]
+    fn set_bounds(
+        &self,
+        max_inflight: usize,
+        queue_size: usize,
+        queue_timeout_s: f64,
+        max_open_calls: usize,
+        retries: usize,
+        retry_budget: f64,
+    ) -> PyResult<()> {
+        let bounds = bounds(max_inflight, queue_size, queue_timeout_s)?;
+        self.0
+            .set_bounds(bounds, max_open_calls, retries, retry_budget);
+        Ok(())
+    }
+
     fn enter(&self) -> bool {
         self.0.enter()
     }
@@ -209,6 +224,7 @@ impl Plane {
                 .collect(),
             given_up: news.given_up,
             suspects: news.suspects,
+            breakers: news.breakers,
             retries: news.retries.into(),
         }
     }
@@ -256,6 +272,14 @@ impl Plane {
             })
             .collect()
     }
+}
+
+fn bounds(max_inflight: usize, queue_size: usize, queue_timeout_s: f64) -> PyResult<Bounds> {
+    Ok(Bounds {
+        max_inflight,
+        queue_size,
+        queue_timeout: duration("queue_timeout_s", queue_timeout_s)?,
+    })
 }
 
 fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
