@@ -30,6 +30,12 @@ class InvalidModel(LBError):
     code = grpc.StatusCode.FAILED_PRECONDITION
 
 
+class InvalidFile(LBError):
+    """A file that a process goes by, such as its certificate, is no good; the start fails."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
 class UnknownModel(LBError):
     """No replica serves that model."""
 
@@ -78,11 +84,24 @@ class NotServed(LBError):
     code = grpc.StatusCode.UNIMPLEMENTED
 
 
+class Unauthenticated(LBError):
+    """The caller has to bring a token, or brought one that is not known."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+
+class Forbidden(LBError):
+    """The caller's token does not open what it asked for."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+
 def error_from_status(code: grpc.StatusCode, details: str | None) -> LBError:
     """The error of this hierarchy that a server answered with."""
     known = (
         *(InvalidRequest, UnknownModel, Overloaded, NotReady),
         *(Unavailable, DeadlineExceeded, StalledReader, NotServed),
+        *(Unauthenticated, Forbidden),
     )
     kinds: dict[grpc.StatusCode, type[LBError]] = {kind.code: kind for kind in known}
     return kinds.get(code, LBError)(details or code.name)

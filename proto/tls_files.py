@@ -11,7 +11,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
-from proto.watched_files import Contents
+from proto.errors import InvalidFile
+from proto.watched_files import Contents, read_file
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,12 @@ class TlsFiles:
     def paths(self) -> tuple[Path, ...]:
         return tuple(path for path in (self.cert, self.key, self.ca) if path is not None)
 
+    def read(self) -> "Tls":
+        """As they are now. Raises InvalidFile."""
+        return self.parse(tuple(map(read_file, self.paths)))
+
     def parse(self, contents: Contents) -> "Tls":
-        """What `paths` hold. Raises ValueError that says which file is wrong, and how."""
+        """What `paths` hold. Raises InvalidFile that says which file is wrong, and how."""
         by_path = dict(zip(self.paths, contents, strict=True))
         ca_pem = by_path[self.ca] if self.ca else None
         if self.ca and ca_pem is not None:
@@ -38,20 +43,22 @@ class TlsFiles:
         own = _certificates(self.cert, cert_pem)[0]
         expires = own.not_valid_after_utc
         if expires <= datetime.now(UTC):
-            raise ValueError(
+            raise InvalidFile(
                 f"the certificate in {self.cert} expired on {expires:%Y-%m-%d %H:%M} UTC"
             )
         if own.public_key() != _private_key(self.key, key_pem).public_key():
-            raise ValueError(f"the key in {self.key} is not that of the certificate in {self.cert}")
-        return Tls(cert=cert_pem, key=key_pem, ca=ca_pem, expires_s=expires.timestamp())
+            raise InvalidFile(
+                f"the key in {self.key} is not that of the certificate in {self.cert}"
+            )
+        return Tls((cert_pem, key_pem), ca=ca_pem, expires_s=expires.timestamp())
 
 
 @dataclass(frozen=True, repr=False)
 class Tls:
     """PEM of each, checked."""
 
-    cert: bytes | None = None
-    key: bytes | None = None
+    identity: tuple[bytes, bytes] | None = None
+    """Certificate and key."""
     ca: bytes | None = None
     expires_s: float | None = None
     """When the certificate does, in Unix time."""
@@ -75,13 +82,13 @@ def _certificates(path: Path, pem: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError as error:
-        raise ValueError(f"{path} holds no certificates in PEM") from error
+        raise InvalidFile(f"{path} holds no certificates in PEM") from error
 
 
 def _private_key(path: Path, pem: bytes) -> PrivateKeyTypes:
     try:
         return serialization.load_pem_private_key(pem, password=None)
     except TypeError as error:
-        raise ValueError(f"the key in {path} is encrypted; it must have no password") from error
+        raise InvalidFile(f"the key in {path} is encrypted; it must have no password") from error
     except ValueError as error:
-        raise ValueError(f"{path} holds no private key in PEM") from error
+        raise InvalidFile(f"{path} holds no private key in PEM") from error

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from proto.errors import InvalidFile
+
 log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
@@ -29,12 +31,12 @@ class WatchedFiles:
         paths: Sequence[Path],
         use: Callable[[Contents], None],
         *,
-        refused: Callable[[str], None],
+        refused: Callable[[], None],
     ) -> None:
-        """Uses them at once. Raises ValueError if they cannot be read or `use` raises it.
+        """Uses them at once. Raises InvalidFile if they cannot be read or `use` raises it.
 
-        `use` gets what they hold, in the order of `paths`; `refused` gets `name`, each time that
-        they changed to something `use` does not take.
+        `use` gets what they hold, in the order of `paths`; `refused` is called each time that
+        they changed to something `use` does not take. `name`: for the log.
         """
         self._name = name
         self._paths = tuple(paths)
@@ -58,15 +60,15 @@ class WatchedFiles:
     def _take(self, seen: Contents | str) -> None:
         try:
             if isinstance(seen, str):
-                raise ValueError(seen)
+                raise InvalidFile(seen)
             self._use(seen)
-        except ValueError as error:
+        except InvalidFile as error:
             log.warning(
                 "changed files are no good, what they held stays in use files=%s why=%r",
                 self._name,
                 str(error),
             )
-            self._refused(self._name)
+            self._refused()
         else:
             log.info("changed files are in use files=%s", self._name)
 
@@ -74,7 +76,7 @@ class WatchedFiles:
         """What they hold, or why that cannot be known."""
         try:
             return self._read()
-        except ValueError as error:
+        except InvalidFile as error:
             return str(error)
 
     def _read(self) -> Contents:
@@ -82,12 +84,12 @@ class WatchedFiles:
 
 
 def read_file(path: Path) -> bytes:
-    """All of a small file. Raises ValueError that names it."""
+    """All of a small file. Raises InvalidFile that names it."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+        raise InvalidFile(f"cannot read {path}: {error.strerror}") from error
     if len(content) > MAX_FILE_BYTES:
-        raise ValueError(f"{path} has more than {MAX_FILE_BYTES} bytes")
+        raise InvalidFile(f"{path} has more than {MAX_FILE_BYTES} bytes")
     return content

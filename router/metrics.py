@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -47,6 +47,18 @@ class Metrics:
             PREFIX + "untokenised_prompts",
             "Texts that could not be tokenised, as no tokenizer was here yet: they match nothing.",
             ["model"],
+            registry=self.registry,
+        )
+        self.refused_files = Counter(
+            PREFIX + "refused_files",
+            "Changes of files to something that is no good: what they held before stays in use.",
+            ["files"],
+            registry=self.registry,
+        )
+        self.certificate_expiry = Gauge(
+            PREFIX + "certificate_expiry_timestamp_seconds",
+            "When the certificate in use expires, in Unix time.",
+            ["files"],
             registry=self.registry,
         )
         Info(PREFIX + "build", "Version and policy of this router.", registry=self.registry).info(
@@ -98,6 +110,14 @@ class PlaneCollector(Collector):
             "Requests sent to another replica because one failed before it answered.",
             self._plane.retries(),
         )
+        turned_away = CounterMetricFamily(
+            PREFIX + "clients_turned_away",
+            "Connections and calls that were not let in, for want of a certificate or token.",
+            labels=["reason"],
+        )
+        for reason, times, _ in self._plane.turned_away():
+            turned_away.add_metric([reason], times)
+        yield turned_away
         yield GaugeMetricFamily(
             PREFIX + "requests_queued",
             "Requests that wait because as many as may be are in flight.",

@@ -90,7 +90,8 @@ impl<T: AsyncWrite + Unpin> State<T> {
             }
             self.gathered.advance(written);
         }
-        Poll::Ready(Ok(()))
+        // One that encrypts may hold back what it took.
+        Pin::new(&mut self.socket).poll_flush(cx)
     }
 }
 
