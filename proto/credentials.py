@@ -40,10 +40,8 @@ class Credentials:
 
     @property
     def files(self) -> TlsFiles:
-        return TlsFiles(
-            *(None if path is None else Path(path) for path in (self.tls_cert, self.tls_key)),
-            ca=None if self.tls_ca is None else Path(self.tls_ca),
-        )
+        given = (self.tls_cert, self.tls_key, self.tls_ca)
+        return TlsFiles(*(None if path is None else Path(path) for path in given))
 
     def channel(self, address: str) -> grpc.Channel:
         """A connection to host:port. Raises InvalidFile."""

@@ -11,6 +11,7 @@ from functools import partial
 from grpc_health.v1.health import aio as health_aio
 from redis.asyncio import Redis
 
+from proto.errors import InvalidFile
 from proto.metrics_page import metrics_page
 from proto.redis_client import open_redis
 from radix_rs import Plane, Router, key_check
@@ -103,7 +104,11 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
             seed=rng.getrandbits(64),
         )
         dialer = Dialer(settings.replica_tls_server_name)
-        access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics)
+        try:
+            access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics)
+        except InvalidFile:
+            await server.stop()
+            raise
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
             parts = _build(settings, hash_key, metrics, redis, tasks, router, server, dialer, rng)
             await parts.readiness.begin()

@@ -12,8 +12,8 @@ pub(crate) enum Reason {
     NoCertificate,
     /// It showed one that is not trusted, or no longer.
     BadCertificate,
-    /// It does not trust ours.
-    Distrusted,
+    /// It gave up in the middle of its handshake; most often as it does not trust our certificate.
+    Left,
     /// It does not want to speak HTTP/2.
     NoHttp2,
     /// Its handshake was not over in time.
@@ -30,7 +30,7 @@ const REASONS: [(Reason, &str); 9] = [
     (Reason::NotTls, "not_tls"),
     (Reason::NoCertificate, "no_certificate"),
     (Reason::BadCertificate, "bad_certificate"),
-    (Reason::Distrusted, "distrusted"),
+    (Reason::Left, "left_handshake"),
     (Reason::NoHttp2, "no_http2"),
     (Reason::Slow, "slow_handshake"),
     (Reason::BrokenTls, "broken_handshake"),

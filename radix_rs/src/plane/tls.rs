@@ -133,16 +133,19 @@ impl ToReplicas {
 }
 
 /// A client's side of the handshake. One that is turned away is to hear of it on the socket that comes back; there is
-/// no reason to tell where a client only left.
+/// no reason where nothing came, such as of a probe.
 pub(crate) async fn greet(
     config: Arc<ServerConfig>,
     socket: TcpStream,
 ) -> Result<server::TlsStream<TcpStream>, (Option<Reason>, TcpStream)> {
+    if !matches!(socket.peek(&mut [0]).await, Ok(1)) {
+        return Err((None, socket));
+    }
     let greeted = TlsAcceptor::from(config)
         .accept(socket)
         .into_fallible()
         .await
-        .map_err(|(error, socket)| (why(&error), socket))?;
+        .map_err(|(error, socket)| (Some(why(&error)), socket))?;
     // Who names no protocol may mean any, and be made to send here what is meant for another server.
     if greeted.get_ref().1.alpn_protocol() == Some(H2) {
         Ok(greeted)
@@ -151,16 +154,15 @@ pub(crate) async fn greet(
     }
 }
 
-fn why(error: &io::Error) -> Option<Reason> {
+fn why(error: &io::Error) -> Reason {
     let source = error.get_ref();
-    let error = source.and_then(|source| source.downcast_ref::<rustls::Error>());
-    match error? {
-        rustls::Error::NoCertificatesPresented => Some(Reason::NoCertificate),
-        rustls::Error::InvalidCertificate(_) => Some(Reason::BadCertificate),
-        rustls::Error::AlertReceived(_) => Some(Reason::Distrusted),
-        rustls::Error::NoApplicationProtocol => Some(Reason::NoHttp2),
-        rustls::Error::InvalidMessage(_) => Some(Reason::NotTls),
-        _ => Some(Reason::BrokenTls),
+    match source.and_then(|source| source.downcast_ref::<rustls::Error>()) {
+        None | Some(rustls::Error::AlertReceived(_)) => Reason::Left,
+        Some(rustls::Error::NoCertificatesPresented) => Reason::NoCertificate,
+        Some(rustls::Error::InvalidCertificate(_)) => Reason::BadCertificate,
+        Some(rustls::Error::NoApplicationProtocol) => Reason::NoHttp2,
+        Some(rustls::Error::InvalidMessage(_)) => Reason::NotTls,
+        Some(_) => Reason::BrokenTls,
     }
 }
 

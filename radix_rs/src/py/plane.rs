@@ -121,6 +121,7 @@ impl Plane {
         set.map_err(PyValueError::new_err)
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "as Python passes them")]
     #[pyo3(signature = (*, ca, identity=None, server_name=None))]
     fn set_replica_tls(
         &self,
