@@ -3,6 +3,8 @@
 import asyncio
 import re
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 
 import grpc
@@ -13,13 +15,14 @@ from grpc import aio
 from proto.client import AsyncClient
 from proto.credentials import IN_CLEAR, Credentials
 from proto.errors import InvalidFile, Unavailable
+from proto.listening import CHECK_PERIOD_S
 from proto.tls_files import TlsFiles
 from proto.watched_files import PERIOD_S
 from radix_rs import derive_hash_key
 from router.__main__ import main
 from tests.authority import EXPIRED, Authority, Pair, Secret
 from tests.fake_replica import FakeReplica, Script, replicas
-from tests.http2 import BEGIN, connected
+from tests.http2 import BEGIN, call_of, connected
 from tests.live_router import LiveRouter, live_router, until
 from tests.replica_rig import replica_rig
 from tests.test_cli import prefixlb
@@ -420,3 +423,59 @@ async def test_the_command_says_in_words_what_is_wrong_with_tls(
         assert re.search(
             "does not speak TLS: leave out", await said("--tls-ca", authority.ca, host=address)
         )
+
+
+# Replicas
+
+
+async def test_a_replica_serves_only_whom_it_was_told_to_trust(
+    authority: Authority, other: Authority, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mine = authority.credentials(authority.issue("router", "router"))
+    strange = other.issue("stranger", "stranger")
+    async with replica_rig(**tls(authority.issue("r0"), client_ca=authority.ca)) as rig:
+        port = rig.replica.port
+        assert await answers(port, mine)
+        for credentials in (
+            IN_CLEAR,
+            authority.credentials(),
+            Credentials(authority.ca, strange.cert, strange.key),
+        ):
+            assert not await answers(port, credentials)
+        capfd.readouterr()
+        await asyncio.sleep(4 * CHECK_PERIOD_S)
+        assert capfd.readouterr().err == ""  # that it listens is looked at without a word
+
+
+async def test_a_replicas_port_that_died_is_served_over_tls_again(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = authority.credentials()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(authority.ca)
+    context.set_alpn_protocols(["h2"])
+    async with replica_rig(**tls(authority.issue("r0"))) as rig:
+        port = rig.replica.port
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.write(BEGIN + call_of(b"/\xff\xfe/x"))  # ends gRPC's server
+        await until(lambda: "listener died" in caplog.text)
+        writer.close()
+        async with asyncio.timeout(5):
+            while not await answers(port, mine):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert not await answers(port, IN_CLEAR)
+
+
+def test_a_replica_without_a_good_certificate_ends_before_it_loads_its_model(
+    authority: Authority,
+) -> None:
+    pair = authority.issue("r0", expires=EXPIRED)
+    flags = ("--model", "nowhere", "--tls-cert", pair.cert, "--tls-key", pair.key, "--port", "0")
+    ended = subprocess.run(
+        [sys.executable, "-m", "replica", *map(str, flags)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert re.fullmatch(r"prefixlb replica: .*r0\.pem expired on .* UTC\n", ended.stderr)
