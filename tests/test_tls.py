@@ -68,10 +68,10 @@ def turned_away(router: LiveRouter) -> dict[str, int]:
     return {reason: times for reason, times, _ in router.parts.plane.turned_away()}
 
 
-async def peer_serial(port: int, authority: Authority, credentials: Credentials) -> str:
+async def peer_serial(port: int, ca: Path, credentials: Credentials) -> str:
     """Of the certificate that a new connection is shown."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(authority.ca)
+    context.load_verify_locations(ca)
     context.set_alpn_protocols(["h2"])
     if credentials.tls_cert is not None:
         context.load_cert_chain(credentials.tls_cert, credentials.tls_key)
@@ -82,9 +82,9 @@ async def peer_serial(port: int, authority: Authority, credentials: Credentials)
         writer.close()
 
 
-async def shows(number: str, port: int, authority: Authority, credentials: Credentials) -> None:
+async def shows(number: str, port: int, ca: Path, credentials: Credentials) -> None:
     """Return once new connections are shown that certificate."""
-    while await peer_serial(port, authority, credentials) != number:  # noqa: ASYNC110 - a process
+    while await peer_serial(port, ca, credentials) != number:  # noqa: ASYNC110 - a process
         await asyncio.sleep(0.05)
 
 
@@ -254,55 +254,69 @@ def test_a_router_does_not_start_without_its_certificate(
     assert "--tls-client-ca needs --tls-cert" in capsys.readouterr().err
 
 
-async def test_certificates_change_under_running_streams_and_none_of_them_fails(
-    redis_url: str, authority: Authority, tmp_path: Path
+async def test_certificates_and_their_authority_change_under_load_and_no_request_fails(
+    redis_url: str, authority: Authority, other: Authority, tmp_path: Path
 ) -> None:
-    """Router and replicas at once, as cert-manager renews them."""
+    """Router and replica go by one Secret; in the end all is of another authority."""
     mounted = Secret(tmp_path / "mounted")
-    first = authority.issue("tls", into=mounted.next())
-    before = serial(first)
-    mounted.swap()
     shown = Pair(mounted.path / "tls.pem", mounted.path / "tls.key")
-    mine = authority.credentials(authority.issue("client", "client"))
+    both, of_both = authority.ca.read_bytes() + other.ca.read_bytes(), tmp_path / "both.pem"
+    of_both.write_bytes(both)
+
+    def next_version(signer: Authority, trusted: bytes) -> str:
+        """The number of its certificate."""
+        directory = mounted.next()
+        (directory / "ca.pem").write_bytes(trusted)
+        pair = signer.issue("tls", into=directory)
+        mounted.swap()
+        return serial(pair)
+
+    next_version(authority, authority.ca.read_bytes())
+    clients = Authority(tmp_path, "clients")
+    client = clients.issue("client", "client")
+    mine = Credentials(of_both, client.cert, client.key)
     async with (
-        replica_rig(derive_hash_key(b""), **tls(shown, client_ca=authority.ca)) as rig,
+        replica_rig(derive_hash_key(b""), **tls(shown, mounted.path / "ca.pem")) as rig,
         live_router(
             redis_url,
             listed=[f"127.0.0.1:{rig.replica.port}"],
             credentials=mine,
-            **tls(shown, client_ca=authority.ca),
-            replica_tls_ca=authority.ca,
+            **tls(shown, clients.ca),
+            replica_tls_ca=mounted.path / "ca.pem",
             replica_tls_cert=shown.cert,
             replica_tls_key=shown.key,
         ) as router,
     ):
-        port = router.running.port
+        port, plane = router.running.port, router.parts.plane
         await router.ready()
         stop = asyncio.Event()
-        codes: list[grpc.StatusCode | None] = []
+        done: list[bool] = []
 
         async def keep_asking(number: int) -> None:
             while not stop.is_set():
-                # Some over one connection that stays, some over a new one each.
-                if number % 2:
-                    codes.append((await router.generate([number, 2, 3, 4])).code)
-                elif await answers(port, mine):
-                    codes.append(grpc.StatusCode.OK)
-                else:
-                    codes.append(grpc.StatusCode.UNAVAILABLE)
+                if number % 2:  # over a connection that stays
+                    answer = await router.generate([number, 2, 3, 4])
+                    done.append(answer.code is grpc.StatusCode.OK)
+                else:  # over a new one each time
+                    done.append(await answers(port, mine))
 
         asking = [asyncio.create_task(keep_asking(number)) for number in range(6)]
-        for _ in range(2):
-            after = serial(authority.issue("tls", into=mounted.next()))
-            mounted.swap()
+        for signer, trusted in (
+            (authority, both),
+            (other, both),
+            (other, other.ca.read_bytes()),
+        ):
+            number = next_version(signer, trusted)
             async with asyncio.timeout(10 * PERIOD_S):
-                for each in (port, rig.replica.port):
-                    await shows(after, each, authority, mine)
-            assert after != before
-            before = after
+                await shows(number, port, of_both, mine)
+                peer = Credentials(of_both, shown.cert, shown.key)
+                await shows(number, rig.replica.port, of_both, peer)
         stop.set()
         await asyncio.gather(*asking)
-        assert len(codes) > 20 and set(codes) == {grpc.StatusCode.OK}
+        assert len(done) > 20 and all(done)
+        plane.end_calls(f"127.0.0.1:{rig.replica.port}", "to be dialled anew")
+        assert (await router.generate([1, 2, 3])).code is grpc.StatusCode.OK
+        assert await answers(port, mine)
         assert 'certificate_expiry_timestamp_seconds{files="replica-tls"}' in await router.metrics()
 
 
@@ -321,11 +335,11 @@ async def test_a_change_to_something_that_is_no_good_is_told_once_and_changes_no
         (told,) = [r.getMessage() for r in caplog.records if "no good" in r.getMessage()]
         assert "files=tls" in told and "expired on" in told
         assert 'prefixlb_router_refused_files_total{files="tls"} 1.0' in await router.metrics()
-        assert await peer_serial(router.running.port, authority, mine) == first
+        assert await peer_serial(router.running.port, authority.ca, mine) == first
         after = serial(authority.issue("tls", into=mounted.next()))
         mounted.swap()
         async with asyncio.timeout(10 * PERIOD_S):
-            await shows(after, router.running.port, authority, mine)
+            await shows(after, router.running.port, authority.ca, mine)
 
 
 # Router and replicas
@@ -368,6 +382,8 @@ async def test_a_replica_that_is_not_trusted_or_does_not_trust_gets_no_request(
         await until(lambda: "r0" in router.parts.fleet.members)
         answer = await router.generate([1, 2, 3], timeout_s=5)
         assert answer.code is grpc.StatusCode.UNAVAILABLE, answer.details
+        assert answer.details.startswith("tried r0: replica r0 failed: ")
+        assert "https://" not in answer.details
         assert not r0.served and not r0.snapshots
 
 
