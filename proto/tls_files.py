@@ -41,10 +41,11 @@ class TlsFiles:
             return Tls(ca=ca_pem)
         cert_pem, key_pem = by_path[self.cert], by_path[self.key]
         own = _certificates(self.cert, cert_pem)[0]
-        expires = own.not_valid_after_utc
-        if expires <= datetime.now(UTC):
+        begins, expires = own.not_valid_before_utc, own.not_valid_after_utc
+        if not begins <= datetime.now(UTC) < expires:
             raise InvalidFile(
-                f"the certificate in {self.cert} expired on {expires:%Y-%m-%d %H:%M} UTC"
+                f"the certificate in {self.cert} is valid from {_minute(begins)} to "
+                f"{_minute(expires)}, and not now"
             )
         if own.public_key() != _private_key(self.key, key_pem).public_key():
             raise InvalidFile(
@@ -76,6 +77,10 @@ def check_pairs(**paths: Path | None) -> None:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def _minute(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
 def _certificates(path: Path, pem: bytes) -> list[x509.Certificate]:

@@ -3,8 +3,6 @@
 import asyncio
 import re
 import ssl
-import subprocess
-import sys
 from pathlib import Path
 
 import grpc
@@ -19,13 +17,16 @@ from proto.listening import CHECK_PERIOD_S
 from proto.tls_files import TlsFiles
 from proto.watched_files import PERIOD_S
 from radix_rs import derive_hash_key
+from replica.lifecycle import run
+from replica.settings import ReplicaSettings
 from router.__main__ import main
+from router.cli import main as prefixlb
+from router.cli.fleet_view import view_fleet
 from tests.authority import EXPIRED, Authority, Pair, Secret
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.http2 import BEGIN, call_of, connected
 from tests.live_router import LiveRouter, live_router, until
 from tests.replica_rig import replica_rig
-from tests.test_cli import prefixlb
 
 pytestmark = pytest.mark.redis
 
@@ -210,18 +211,15 @@ async def test_large_messages_and_many_streams_pass_over_tls(
 
 def spoilt(authority: Authority, other: Authority, how: str) -> tuple[Pair, str]:
     """A pair that is no good, and what is to be said of it."""
-    good = authority.issue("good")
+    good, strange = authority.issue("good"), other.issue("x")
     match how:
         case "missing":
             return Pair(good.cert, good.key.with_name("none")), "cannot read .*none: No such file"
         case "expired":
-            return authority.issue(
-                "old", expires=EXPIRED
-            ), r"certificate in .*old\.pem expired on 2"
+            expired = authority.issue("old", expires=EXPIRED)
+            return expired, r"in .*old\.pem is valid from .* to .* UTC, and not now"
         case "mismatched":
-            return Pair(
-                good.cert, other.issue("x").key
-            ), r"key in .*x\.key is not that of .*good\.pem"
+            return Pair(good.cert, strange.key), r"key in .*x\.key is not that of .*good\.pem"
         case "swapped":
             return Pair(good.key, good.cert), r"good\.key holds no certificates"
         case "empty":
@@ -245,7 +243,7 @@ def test_a_router_does_not_start_without_its_certificate(
     pair = authority.issue("router", expires=EXPIRED)
     flags = ["--port", "0", "--metrics-port", "0"]
     assert main([*flags, "--tls-cert", str(pair.cert), "--tls-key", str(pair.key)]) == 2
-    assert "expired on" in capsys.readouterr().err
+    assert "and not now" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*flags, "--tls-cert", str(pair.cert)])
     assert "--tls-cert and --tls-key need each other" in capsys.readouterr().err
@@ -333,7 +331,7 @@ async def test_a_change_to_something_that_is_no_good_is_told_once_and_changes_no
         mounted.swap()
         await asyncio.sleep(5 * PERIOD_S)
         (told,) = [r.getMessage() for r in caplog.records if "no good" in r.getMessage()]
-        assert "files=tls" in told and "expired on" in told
+        assert "files=tls" in told and "and not now" in told
         assert 'prefixlb_router_refused_files_total{files="tls"} 1.0' in await router.metrics()
         assert await peer_serial(router.running.port, authority.ca, mine) == first
         after = serial(authority.issue("tls", into=mounted.next()))
@@ -363,6 +361,26 @@ async def test_replicas_are_reached_over_tls_and_are_shown_a_certificate(
     ):
         await router.synced(r0)
         assert (await router.generate([1, 2, 3])).code is grpc.StatusCode.OK
+
+
+async def test_status_asks_replicas_over_tls_as_it_asks_the_router(
+    redis_url: str, authority: Authority
+) -> None:
+    r0 = FakeReplica(
+        "r0", redis_url, credentials=server_credentials(authority.issue("r0"), authority.ca)
+    )
+    pair = authority.issue("router", "router.lb.svc")
+    mine = authority.credentials(pair, tls_server_name="router.lb.svc")
+    settings = {
+        **tls(pair, authority.ca),
+        **{"replica_tls_ca": authority.ca, "replica_tls_cert": pair.cert},
+        "replica_tls_key": pair.key,
+    }
+    async with replicas(r0), live_router(redis_url, credentials=mine, **settings) as router:
+        await router.synced(r0)
+        address = f"127.0.0.1:{router.running.port}"
+        (view,) = await asyncio.to_thread(view_fleet, address, mine)
+        assert view.info is not None and view.mirror.startswith("streaming")
 
 
 @pytest.mark.parametrize("why", ["authority", "name", "client", "clear", "tls"])
@@ -402,43 +420,38 @@ async def test_one_name_for_all_replicas_replaces_that_of_the_address(
 
 
 async def test_the_command_says_in_words_what_is_wrong_with_tls(
-    redis_url: str, authority: Authority, other: Authority
+    redis_url: str, authority: Authority, other: Authority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client, stranger = authority.issue("client", "c"), other.issue("stranger", "s")
     mine = authority.credentials(client)
     settings = tls(authority.issue("router", "127.0.0.1"), client_ca=authority.ca)
-    async with live_router(redis_url, credentials=mine, **settings) as router:
+
+    async def said(router: LiveRouter, *flags: str | Path) -> str:
         address = f"127.0.0.1:{router.running.port}"
+        command = ["status", "--router", address, *map(str, flags)]
+        code = await asyncio.to_thread(prefixlb, command)
+        shown = capsys.readouterr()
+        return shown.err if code else shown.out
 
-        async def said(*flags: str | Path, host: str = address) -> str:
-            return (await prefixlb("status", *map(str, flags), router=host)).err
-
+    trusting = ("--tls-ca", authority.ca)
+    good = (*trusting, "--tls-cert", client.cert, "--tls-key", client.key)
+    async with live_router(redis_url, credentials=mine, **settings) as router:
         for flags, words in (
             ((), "wants TLS: name its authority with --tls-ca"),
             (("--tls-ca", other.ca), "no authority in .*other.pem vouches for it"),
-            (("--tls-ca", authority.ca), "wants a certificate of the client"),
+            (trusting, "wants a certificate of the client"),
+            ((*trusting, "--tls-cert", client.cert), "--tls-cert and --tls-key need each other"),
             (
-                *(("--tls-ca", authority.ca, "--tls-cert", stranger.cert),),
-                "--tls-cert and --tls-key need each other",
-            ),
-            (
-                (
-                    *("--tls-ca", authority.ca),
-                    *("--tls-cert", stranger.cert, "--tls-key", stranger.key),
-                ),
+                (*trusting, "--tls-cert", stranger.cert, "--tls-key", stranger.key),
                 "does not take the certificate in .*stranger.pem",
             ),
+            ((*good, "--tls-server-name", "elsewhere"), "is another name's"),
+            (good, "no replica is in the fleet yet"),
         ):
-            assert re.search(words, await said(*flags)), (words, await said(*flags))
-        good = ("--tls-ca", authority.ca, "--tls-cert", client.cert, "--tls-key", client.key)
-        assert re.search("another name's", await said(*good, "--tls-server-name", "elsewhere"))
-        done = await prefixlb("status", *map(str, good), router=address)
-        assert (done.code, done.out) == (0, "no replica is in the fleet yet\n"), done.err
+            told = await said(router, *flags)
+            assert re.search(words, told), told
     async with live_router(redis_url) as router:
-        address = f"127.0.0.1:{router.running.port}"
-        assert re.search(
-            "does not speak TLS: leave out", await said("--tls-ca", authority.ca, host=address)
-        )
+        assert "does not speak TLS: leave out --tls-ca" in await said(router, *trusting)
 
 
 # Replicas
@@ -483,15 +496,11 @@ async def test_a_replicas_port_that_died_is_served_over_tls_again(
 
 
 def test_a_replica_without_a_good_certificate_ends_before_it_loads_its_model(
-    authority: Authority,
+    authority: Authority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pair = authority.issue("r0", expires=EXPIRED)
-    flags = ("--model", "nowhere", "--tls-cert", pair.cert, "--tls-key", pair.key, "--port", "0")
-    ended = subprocess.run(
-        [sys.executable, "-m", "replica", *map(str, flags)],
-        capture_output=True,
-        text=True,
-        check=False,
+    settings = ReplicaSettings.model_validate({"model": "nowhere", "port": 0, **tls(pair)})
+    assert run(settings, b"") == 2
+    assert re.fullmatch(
+        r"prefixlb replica: .*r0\.pem is valid from .*, and not now\n", capsys.readouterr().err
     )
-    assert ended.returncode == 2
-    assert re.fullmatch(r"prefixlb replica: .*r0\.pem expired on .* UTC\n", ended.stderr)

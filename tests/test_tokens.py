@@ -16,12 +16,12 @@ from proto.errors import InvalidFile, Unauthenticated
 from proto.prefixlb.v1 import admin_pb2
 from proto.token_file import MAX_TOKENS, parse_tokens
 from proto.watched_files import PERIOD_S
+from router.cli import main as prefixlb
 from router.turned_away import tell_of_turned_away
 from tests.authority import Authority
 from tests.fake_replica import FakeReplica, replicas
 from tests.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, connected, frame, headers_of
 from tests.live_router import LiveRouter, live_router
-from tests.test_cli import prefixlb
 
 pytestmark = pytest.mark.redis
 
@@ -207,7 +207,9 @@ async def test_what_is_open_to_others_is_warned_of_at_the_start(
     assert await warnings(host="0.0.0.0", **secured) == []
 
 
-async def test_clients_and_the_command_bring_their_token(redis_url: str, tmp_path: Path) -> None:
+async def test_clients_and_the_command_bring_their_token(
+    redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     r0 = FakeReplica("r0", redis_url)
     tokens, wrong = token_file(tmp_path, CALLER), token_file(tmp_path, STRANGER, name="wrong")
     mine = Credentials(token=CALLER)
@@ -225,11 +227,11 @@ async def test_clients_and_the_command_bring_their_token(redis_url: str, tmp_pat
                 client.complete([1, 2])
 
         await asyncio.to_thread(blocking)
-        for command in (("status",), ("audit",), ("explain", "--ids", "1,2")):
-            done = await prefixlb(*command, "--token-file", str(tokens), router=address)
-            assert done.code == 0, done.err
-            refused = await prefixlb(*command, router=address)
-            assert f"{address} wants a token: name a file that holds one" in refused.err
-        refused = await prefixlb("status", "--token-file", str(wrong), router=address)
-        assert f"{address} refuses the token of {wrong}" in refused.err
-        assert STRANGER not in refused.err
+        for command in (["status"], ["audit"], ["explain", "--ids", "1,2"]):
+            asked = [*command, "--router", address]
+            assert await asyncio.to_thread(prefixlb, [*asked, "--token-file", str(tokens)]) == 0
+            assert await asyncio.to_thread(prefixlb, asked) == 1
+            assert f"{address} wants a token: name a file" in capsys.readouterr().err
+        assert await asyncio.to_thread(prefixlb, [*asked, "--token-file", str(wrong)]) == 1
+        told = capsys.readouterr().err
+        assert f"{address} refuses the token of {wrong}" in told and STRANGER not in told
