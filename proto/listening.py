@@ -34,11 +34,11 @@ class Listener:
         make: Callable[[], aio.Server],
         host: str,
         port: int,
-        credentials: grpc.ServerCredentials | None = None,
+        credentials: Callable[[], grpc.ServerCredentials] | None = None,
     ) -> None:
         """`make`: a server with nothing registered. Port 0 takes a free one; see `port`.
 
-        `credentials`: of TLS, without which it listens if there are none.
+        `credentials`: makes those of TLS; without it there is none.
 
         Raises Unavailable if the address cannot be had.
         """
@@ -120,13 +120,16 @@ def check_address(host: str, port: int) -> None:
 
 
 def _listen(
-    server: aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None
+    server: aio.Server,
+    host: str,
+    port: int,
+    credentials: Callable[[], grpc.ServerCredentials] | None,
 ) -> int:
     """The port that was bound."""
     check_address(host, port)  # gRPC itself does not say why it fails
     try:
         if credentials is None:
             return server.add_insecure_port(f"{host}:{port}")
-        return server.add_secure_port(f"{host}:{port}", credentials)
+        return server.add_secure_port(f"{host}:{port}", credentials())
     except RuntimeError as error:
         raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error

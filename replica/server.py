@@ -41,7 +41,7 @@ class Server:
         port: int,
         max_generate_calls: int,
         refused: Callable[[str, grpc.StatusCode], None],
-        credentials: grpc.ServerCredentials | None = None,
+        credentials: Callable[[], grpc.ServerCredentials] | None = None,
     ) -> None:
         """Port 0 takes a free one; see `port`. Raises Unavailable if the address cannot be had.
 

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 
@@ -23,28 +24,33 @@ class ServerTls:
     def __init__(self, files: TlsFiles, metrics: Metrics) -> None:
         """Raises InvalidFile."""
         self._files = files
-        self._changed: grpc.ServerCertificateConfiguration | None = None
         self._metrics = metrics
         self.watched = WatchedFiles(
             "tls", files.paths, self._use, refused=metrics.refused_files.inc
         )
-        self.credentials = grpc.dynamic_ssl_server_credentials(
-            self._take_changed(),
-            self._take_changed,
-            require_client_authentication=files.ca is not None,
-        )
 
-    def _take_changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Each once; None: what was taken last stays. Called on gRPC's threads."""
-        changed, self._changed = self._changed, None
-        return changed
+    def credentials(self) -> grpc.ServerCredentials:
+        """For one port."""
+        used = self._configuration
+
+        def changed() -> Any:
+            """None: what was used last stays. Called on gRPC's threads."""
+            nonlocal used
+            if used is self._configuration:
+                return None
+            used = self._configuration
+            return used
+
+        return grpc.dynamic_ssl_server_credentials(
+            used, changed, require_client_authentication=self._files.ca is not None
+        )
 
     def _use(self, contents: Contents) -> None:
         tls = self._files.parse(contents)
         if tls.identity is None:
             return  # there are no such files
         cert, key = tls.identity
-        self._changed = grpc.ssl_server_certificate_configuration(
+        self._configuration = grpc.ssl_server_certificate_configuration(
             [(key, cert)], root_certificates=tls.ca
         )
         self._metrics.certificate_expiry.set(tls.expires_s or 0)

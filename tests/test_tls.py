@@ -171,7 +171,7 @@ async def test_who_does_not_want_to_speak_http2_is_turned_away(
         context.set_alpn_protocols(["http/1.1"])
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.open_connection("127.0.0.1", port, ssl=context)
-        assert turned_away(router) == {"no_http2": 2}
+        await until(lambda: turned_away(router) == {"no_http2": 2})
         assert await router.serving("liveness")
 
 
