@@ -38,6 +38,10 @@ METAVARS_BY_ENDING = {
     "_replicas": "HOST:PORT,...",
     "_url": "URL",
     "_file": "FILE",
+    "_cert": "FILE",
+    "_key": "FILE",
+    "_ca": "FILE",
+    "_server_name": "NAME",
 }
 METAVARS_BY_TYPE: dict[Any, str] = {int: "N", float: "X", Path: "PATH"}
 HELP_COLUMNS = 70

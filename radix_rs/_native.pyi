@@ -689,6 +689,30 @@ class Plane:
         """Close the port and tell clients to go; calls that run go on."""
     def stop(self) -> None:
         """End all that runs. Waits for the threads."""
+    def set_client_tls(self, *, cert: bytes, key: bytes, client_ca: bytes | None = None) -> None:
+        """Serve clients over TLS alone, by these PEM files from now on: before `start`, then again.
+
+        With `client_ca` they need a certificate of one of its authorities. Connections that stand
+        stay. ValueError, and no change, if they are no good.
+        """
+    def set_replica_tls(
+        self,
+        *,
+        ca: bytes,
+        identity: tuple[bytes, bytes] | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        """Dial replicas over TLS alone, as `set_client_tls`: their certificate is of one of `ca`.
+
+        It has `server_name`, or else the host of the replica's address. `identity`: certificate
+        and key to show to them.
+        """
+    def set_caller_tokens(self, tokens: list[bytes]) -> None:
+        """All calls but health checks need one of these bearer tokens from now on."""
+    def set_admin_tokens(self, tokens: list[bytes]) -> None:
+        """Calls of the admin service need one of these, which open the rest as well."""
+    def turned_away(self) -> list[tuple[str, int, str]]:
+        """Clients that were not let in: reason, how often, address of the last."""
     def add_replica(
         self, replica: str, *, address: str, model: str, page_size: int, tokenizer_digest: bytes
     ) -> int:

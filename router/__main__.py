@@ -7,7 +7,7 @@ from functools import partial
 
 from prometheus_client import disable_created_metrics
 
-from proto.errors import Unavailable
+from proto.errors import InvalidFile, Unavailable
 from proto.logs import configure_logs
 from proto.secret import read_hash_secret
 from proto.signals import EndSignals
@@ -28,7 +28,7 @@ async def serve(settings: RouterSettings, hash_key: bytes, read: Read) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0 after a signal, 1 if a port is taken, 2 for a bad setting."""
+    """Exit code: 0 after a signal, 1 if a port is taken, 2 for a bad setting or file."""
     arguments = sys.argv[1:] if arguments is None else arguments
     settings = read_settings(arguments)
     configure_logs(settings.log_level)
@@ -40,9 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     try:
         asyncio.run(serve(settings, hash_key, partial(parse_settings, arguments)))
-    except Unavailable as error:
+    except (InvalidFile, Unavailable) as error:
         print(f"prefixlb router: {error}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, Unavailable) else 2
     return 0
 
 

@@ -49,6 +49,18 @@ class Metrics:
             ["model"],
             registry=self.registry,
         )
+        self.refused_files = Counter(
+            PREFIX + "refused_files",
+            "Changes of files to something that is no good: what they held before stays in use.",
+            ["files"],
+            registry=self.registry,
+        )
+        self.certificate_expiry = Gauge(
+            PREFIX + "certificate_expiry_timestamp_seconds",
+            "When the certificate in use expires, in Unix time.",
+            ["files"],
+            registry=self.registry,
+        )
         self.leased_picks = Gauge(
             PREFIX + "leased_picks",
             "Picks that callers send by themselves and have not released.",
@@ -123,6 +135,14 @@ class PlaneCollector(Collector):
             "Requests sent to another replica because one failed before it answered.",
             self._plane.retries(),
         )
+        turned_away = CounterMetricFamily(
+            PREFIX + "clients_turned_away",
+            "Connections and calls that were not let in, for want of a certificate or token.",
+            labels=["reason"],
+        )
+        for reason, times, _ in self._plane.turned_away():
+            turned_away.add_metric([reason], times)
+        yield turned_away
         yield GaugeMetricFamily(
             PREFIX + "requests_queued",
             "Requests that wait because as many as may be are in flight.",

@@ -6,13 +6,16 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from grpc_health.v1.health import aio as health_aio
 from redis.asyncio import Redis
 
+from proto.errors import InvalidFile
 from proto.metrics_page import metrics_page
 from proto.redis_client import open_redis
 from radix_rs import Plane, Router, key_check
+from router.access import Access
 from router.admin import Admin
 from router.admission import Admission
 from router.auditor import Auditor
@@ -27,12 +30,13 @@ from router.metrics import Metrics
 from router.prompt import PromptReader
 from router.redis_link import RedisLink
 from router.reload import Read, Reload
-from router.replica_channel import ask_lease
+from router.replica_channel import Dialer, ask_lease
 from router.server import Server
 from router.settings import RouterSettings
 from router.silence import SilenceWatch
 from router.subscriber import Subscriber
 from router.tokenizers import Tokenizers
+from router.turned_away import tell_of_turned_away
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +75,10 @@ class Running:
 async def running(
     settings: RouterSettings, hash_key: bytes, read: Read | None = None
 ) -> AsyncIterator[Running]:
-    """A router that serves until the end of the block. Raises Unavailable if a port is taken.
+    """A router that serves until the end of the block.
+
+    Raises Unavailable if a port is taken, InvalidFile if a file of certificates, tokens or settings
+    is no good.
 
     `read`: reads its settings again, should they change.
     """
@@ -98,11 +105,18 @@ async def running(
             write_stall_s=settings.write_stall_s,
             seed=rng.getrandbits(64),
         )
-        reload = Reload(
-            settings, read or (lambda: settings), router=router, server=server, metrics=metrics
-        )
+        dialer = Dialer(settings.replica_tls_server_name)
+        try:
+            reload = Reload(
+                settings, read or (lambda: settings), router=router, server=server, metrics=metrics
+            )
+            access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics)
+            watched = [*reload.watched(), *access.watched]
+        except InvalidFile:
+            await server.stop()
+            raise
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
-            parts = _build(settings, hash_key, metrics, redis, tasks, router, server, rng)
+            parts = _build(settings, hash_key, metrics, redis, tasks, router, server, dialer, rng)
             await parts.readiness.begin()
             background = [
                 tasks.create_task(parts.fleet.follow(parts.discovery.views()), name="discovery"),
@@ -110,7 +124,8 @@ async def running(
                 tasks.create_task(parts.readiness.run(), name="readiness"),
                 tasks.create_task(parts.silence.run(), name="silence"),
                 tasks.create_task(parts.leases.run(), name="leases"),
-                *(tasks.create_task(files.follow(), name="settings") for files in reload.watched()),
+                tasks.create_task(tell_of_turned_away(server.plane), name="turned away"),
+                *(tasks.create_task(each.follow(), name="files") for each in watched),
             ]
             try:
                 await server.start()
@@ -135,6 +150,7 @@ def _build(
     tasks: asyncio.TaskGroup,
     router: Router,
     server: Server,
+    dialer: Dialer,
     rng: random.Random,
 ) -> Parts:
     """Every part, and who knows whom."""
@@ -143,6 +159,7 @@ def _build(
     fleet = Fleet(
         router=router,
         plane=server.plane,
+        dialer=dialer,
         key_check=key_check(hash_key),
         subscriber=subscriber,
         tokenizers=Tokenizers(set_text=server.plane.set_text, rng=rng),
@@ -152,7 +169,8 @@ def _build(
     discovery: Discovery
     links: Sequence[RedisLink]
     if settings.discovery == "static":
-        discovery, links = StaticDiscovery(settings.static_replicas, ask=ask_lease), (deltas,)
+        ask = partial(ask_lease, dialer=dialer)
+        discovery, links = StaticDiscovery(settings.static_replicas, ask=ask), (deltas,)
     else:
         discovery = LeaseDiscovery(
             redis, cluster=settings.cluster, link=leases, answers=fleet.answers, rng=rng

@@ -19,7 +19,7 @@ from proto.prefixlb.v1.replica_pb2 import (
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from proto.text import TextCodec
 from radix_rs import Plane, TokenTotals
-from router.replica_channel import PROBE_TIMEOUT_S, open_channel
+from router.replica_channel import PROBE_TIMEOUT_S, Dialer, ReplicaChannel
 
 SNAPSHOT_TIMEOUT_S = 60.0
 TOKENIZER_TIMEOUT_S = 60.0
@@ -44,7 +44,7 @@ class Health(Enum):
 class ReplicaState:
     """One replica while it is in the fleet's view; its connections close when it leaves."""
 
-    def __init__(self, lease: Lease, plane: Plane) -> None:
+    def __init__(self, lease: Lease, plane: Plane, dialer: Dialer) -> None:
         """Raises RouterError if its address is none."""
         self.lease = lease
         self._plane = plane
@@ -69,9 +69,7 @@ class ReplicaState:
         """Its tokenizer, once fetched. Nobody reads it here: Tokenizers refers to it weakly, so it
         stays for as long as a replica of it does.
         """
-        self._channel = open_channel(lease.address)
-        self._replica = ReplicaStub(self._channel)
-        self._health = health_pb2_grpc.HealthStub(self._channel)
+        self._channel = ReplicaChannel(lease.address, dialer)
 
     @property
     def id(self) -> str:
@@ -104,21 +102,24 @@ class ReplicaState:
 
     def snapshot(self) -> AsyncGenerator[SnapshotResponse, None]:
         """To be closed: a reader that gives up ends the call."""
-        return _read(self._replica.Snapshot(SnapshotRequest(), timeout=SNAPSHOT_TIMEOUT_S))
+        replica = ReplicaStub(self._channel.current())
+        return _read(replica.Snapshot(SnapshotRequest(), timeout=SNAPSHOT_TIMEOUT_S))
 
     def tokenizer(self) -> AsyncGenerator[TokenizerResponse, None]:
         """To be closed, as `snapshot`."""
-        return _read(self._replica.Tokenizer(TokenizerRequest(), timeout=TOKENIZER_TIMEOUT_S))
+        replica = ReplicaStub(self._channel.current())
+        return _read(replica.Tokenizer(TokenizerRequest(), timeout=TOKENIZER_TIMEOUT_S))
 
     async def epoch(self) -> int:
         """The epoch of its tree now. Raises AioRpcError."""
-        info = await self._replica.Info(InfoRequest(), timeout=PROBE_TIMEOUT_S)
+        replica = ReplicaStub(self._channel.current())
+        info = await replica.Info(InfoRequest(), timeout=PROBE_TIMEOUT_S)
         return info.lease.epoch
 
     async def health(self) -> Health:
-        request = health_pb2.HealthCheckRequest()
+        stub = health_pb2_grpc.HealthStub(self._channel.current())
         try:
-            answer = await self._health.Check(request, timeout=PROBE_TIMEOUT_S)
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_TIMEOUT_S)
         except aio.AioRpcError:
             return Health.SILENT
         serving = answer.status == health_pb2.HealthCheckResponse.SERVING

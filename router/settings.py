@@ -14,6 +14,7 @@ from pydantic_settings import (
 
 from proto import settings
 from proto.settings import RedisUrl
+from proto.tls_files import TlsFiles, check_pairs
 
 
 def _split(value: object) -> object:
@@ -67,6 +68,35 @@ class RouterSettings(BaseSettings):
     static_replicas: Addresses = Field(
         [], description="host:port of every replica, for --discovery static"
     )
+    tls_cert: Path | None = Field(
+        None,
+        description="certificate of this router, and those that lead to its authority, in PEM: "
+        "clients are served over TLS alone",
+    )
+    tls_key: Path | None = Field(None, description="its key, in PEM, without a password")
+    tls_client_ca: Path | None = Field(
+        None, description="authorities in PEM; clients need a certificate of one of them"
+    )
+    auth_token_file: Path | None = Field(
+        None,
+        description="file of tokens, one a line: every call but a health check needs one, as "
+        "'authorization: Bearer TOKEN'",
+    )
+    admin_token_file: Path | None = Field(
+        None, description="the same for the admin service, instead of those; these open all"
+    )
+    replica_tls_ca: Path | None = Field(
+        None,
+        description="authorities in PEM: replicas are dialled over TLS, and need a certificate of "
+        "one of them for the host of their address",
+    )
+    replica_tls_server_name: str = Field(
+        "", description="name that the certificates of all replicas have, instead of that host"
+    )
+    replica_tls_cert: Path | None = Field(
+        None, description="certificate to show to replicas, in PEM"
+    )
+    replica_tls_key: Path | None = Field(None, description="its key, in PEM, without a password")
     policy: Literal[
         "cost",
         "cache_aware",
@@ -195,6 +225,30 @@ class RouterSettings(BaseSettings):
             raise ValueError("--breaker-max-open-s must not be less than --breaker-open-s")
         return self
 
+    @property
+    def client_tls_files(self) -> TlsFiles:
+        return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    @property
+    def replica_tls_files(self) -> TlsFiles:
+        return TlsFiles(self.replica_tls_cert, self.replica_tls_key, self.replica_tls_ca)
+
+    @model_validator(mode="after")
+    def _has_what_tls_needs(self) -> Self:
+        check_pairs(
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
+            replica_tls_cert=self.replica_tls_cert,
+            replica_tls_key=self.replica_tls_key,
+        )
+        if self.tls_client_ca and not self.tls_cert:
+            raise ValueError("--tls-client-ca needs --tls-cert")
+        if (self.replica_tls_cert or self.replica_tls_server_name) and not self.replica_tls_ca:
+            raise ValueError(
+                "--replica-tls-cert and --replica-tls-server-name need --replica-tls-ca"
+            )
+        return self
+
     @model_validator(mode="after")
     def _lists_replicas_if_static(self) -> Self:
         if (self.discovery == "static") != bool(self.static_replicas):
@@ -209,6 +263,7 @@ SECTIONS = {
     "settings_file": "where settings come from",
     "host": "where it listens",
     "redis_url": "its cluster",
+    "tls_cert": "who may connect, and how it connects to replicas",
     "policy": "how it routes",
     "ready_timeout_s": "start and end",
     "max_inflight": "limits and logs",

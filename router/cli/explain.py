@@ -4,11 +4,9 @@ import argparse
 import json
 from typing import Any
 
-import grpc
 from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 
-from proto.client import CHANNEL_OPTIONS
 from proto.enum_names import short_name
 from proto.errors import InvalidRequest, from_status
 from proto.prefixlb.v1.admin_pb2 import (
@@ -22,7 +20,7 @@ from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.request import Prompt, build_request
 from router.cli import console
 from router.cli.flag_types import utf8
-from router.cli.request_flags import add_router_flag, request_options, text_prompt
+from router.cli.request_flags import add_router_flag, credentials, request_options, text_prompt
 
 EXAMPLES = """examples:
   prefixlb explain --chat "Name three rivers."
@@ -60,8 +58,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(args: argparse.Namespace) -> int:
     """Ask, and print. Exit code 1 if no replica can be picked."""
     request = build_request(_prompt(args), request_options(args))
-    with grpc.insecure_channel(args.router, options=CHANNEL_OPTIONS) as channel, from_status():
-        explained = AdminStub(channel).Explain(ExplainRequest(request=request), timeout=TIMEOUT_S)
+    mine = credentials(args)
+    with mine.channel(args.router) as channel, from_status():
+        explained = AdminStub(channel).Explain(
+            ExplainRequest(request=request), timeout=TIMEOUT_S, metadata=mine.metadata
+        )
     if args.json:
         print(json.dumps(as_dict(explained)))
     else:

@@ -1,22 +1,30 @@
 """A router's data plane and pick, and nothing around them, as a process to be measured.
 
-`python -m tests.bench.lone_plane PORT SHARDS REPLICA_PORT...`
+`python -m tests.bench.lone_plane PORT SHARDS REPLICA_PORT... [--tls CERT KEY]`
 """
 
+import argparse
 import random
 import signal
-import sys
 import time
+from pathlib import Path
 
 from radix_rs import Plane, Router, derive_hash_key
 from router.metrics import FIRST_TOKEN_BUCKETS, INTER_TOKEN_BUCKETS
+
+parser = argparse.ArgumentParser()
+parser.add_argument("port", type=int)
+parser.add_argument("shards", type=int)
+parser.add_argument("replica_ports", type=int, nargs="+")
+parser.add_argument("--tls", type=Path, nargs=2)
+arguments = parser.parse_args()
 
 router = Router(hash_key=derive_hash_key(b""))
 plane = Plane(
     router,
     host="127.0.0.1",
-    port=int(sys.argv[1]),
-    shards=int(sys.argv[2]),
+    port=arguments.port,
+    shards=arguments.shards,
     max_inflight=4096,
     queue_size=0,
     queue_timeout_s=1.0,
@@ -30,13 +38,16 @@ plane = Plane(
     now_s=time.monotonic(),
     seed=random.getrandbits(64),
 )
-for number, port in enumerate(sys.argv[3:]):
+for number, port in enumerate(arguments.replica_ports):
     name = f"r{number}"
     router.add_replica(name, model="bench", block_size=16)
     plane.add_replica(
         name, address=f"127.0.0.1:{port}", model="bench", page_size=1, tokenizer_digest=b""
     )
     router.set_eligible(name, True)
+if arguments.tls:
+    cert, key = arguments.tls
+    plane.set_client_tls(cert=cert.read_bytes(), key=key.read_bytes())
 plane.start()
 print(plane.port, flush=True)
 signal.sigwait({signal.SIGTERM, signal.SIGINT})

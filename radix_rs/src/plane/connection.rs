@@ -1,6 +1,7 @@
 //! One connection of a client: its calls are taken for as long as it gives signs of life.
 
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use h2::server::{Builder, SendResponse};
 use h2::{Ping, PingPong, RecvStream};
 use http::Request;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::{Sleep, sleep_until, timeout};
@@ -24,7 +26,8 @@ use super::line::{Gathered, Line};
 use super::replicas::GENERATE;
 use super::shard::{Phase, Shard};
 use super::status::{Code, Refusal};
-use super::{behind, call, elsewhere};
+use super::strangers::Reason;
+use super::{behind, call, elsewhere, tls};
 
 /// How long a client has to hear that its connection is over.
 const LINGER: Duration = Duration::from_millis(500);
@@ -34,14 +37,41 @@ pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream) {
     let _counted = Counted::new(&shard.plane.connections);
     // Tokens are small and each is waited for; a socket that has no such option is none of a client.
     let _ = socket.set_nodelay(true);
+    let peer = socket.peer_addr().map(|address| address.ip()).ok();
+    let Some(config) = shard.plane.tls.clients() else {
+        return converse(&shard, socket, peer).await;
+    };
+    match timeout(HANDSHAKE_TIMEOUT, tls::greet(config, socket)).await {
+        Ok(Ok(socket)) => converse(&shard, socket, peer).await,
+        Ok(Err((reason, socket))) => {
+            if let Some(reason) = reason {
+                shard.plane.strangers.turned_away(reason, peer);
+            }
+            part(&Line::new(socket).1).await;
+        }
+        Err(_) => shard.plane.strangers.turned_away(Reason::Slow, peer),
+    }
+}
+
+async fn converse<T>(shard: &Rc<Shard>, socket: T, peer: Option<IpAddr>)
+where
+    T: AsyncRead + AsyncWrite + Unpin + 'static,
+{
     let (line, gathered) = Line::new(socket);
-    speak(&shard, line, &gathered).await;
-    // What the client still sends is read, or the end would reach it as a failure, before our last words.
+    speak(shard, line, &gathered, peer).await;
+    part(&gathered).await;
+}
+
+/// What the client still sends is read, or the end would reach it as a failure, before our last words.
+async fn part<T: AsyncRead + AsyncWrite + Unpin>(gathered: &Gathered<T>) {
     let _ = timeout(LINGER, poll_fn(|cx| gathered.poll_end(cx))).await;
 }
 
 /// Until one of both sides is done.
-async fn speak(shard: &Rc<Shard>, line: Line<TcpStream>, gathered: &Gathered<TcpStream>) {
+async fn speak<T>(shard: &Rc<Shard>, line: Line<T>, gathered: &Gathered<T>, peer: Option<IpAddr>)
+where
+    T: AsyncRead + AsyncWrite + Unpin + 'static,
+{
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(MAX_CONNECTION_STREAMS)
@@ -77,7 +107,7 @@ async fn speak(shard: &Rc<Shard>, line: Line<TcpStream>, gathered: &Gathered<Tcp
             })
         });
         match next.await {
-            Some(Ok((request, respond))) => take(shard, request, respond),
+            Some(Ok((request, respond))) => take(shard, request, respond, peer),
             // Its calls learn of it by themselves.
             Some(Err(_)) | None => return,
         }
@@ -86,8 +116,8 @@ async fn speak(shard: &Rc<Shard>, line: Line<TcpStream>, gathered: &Gathered<Tcp
 
 /// What `poll` gives; what it wrote is given to the socket, or when that takes it. A socket that broke says so
 /// when it is read.
-fn given<T>(
-    gathered: &Gathered<TcpStream>,
+fn given<T, S: AsyncWrite + Unpin>(
+    gathered: &Gathered<S>,
     cx: &mut Context<'_>,
     poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
@@ -113,10 +143,21 @@ impl Drop for Counted<'_> {
 }
 
 /// Serves a call beside the others.
-fn take(shard: &Rc<Shard>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+fn take(
+    shard: &Rc<Shard>,
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+    peer: Option<IpAddr>,
+) {
     let path = request.uri().path();
     if let Some(status) = elsewhere::objection(&request) {
         spawn_local(elsewhere::turn_away(request.into_body(), respond, status));
+    } else if let Some((reason, refusal)) = shard.plane.tokens.objection(path, request.headers()) {
+        shard.plane.strangers.turned_away(reason, peer);
+        if path == GENERATE {
+            shard.plane.unnamed.ended(refusal.code);
+        }
+        Caller::new(respond, None).finish(refusal.into_headers());
     } else if path == GENERATE {
         spawn_local(call::generate(shard.clone(), request, respond));
     } else if path.bytes().all(|byte| byte.is_ascii_graphic()) {

@@ -90,8 +90,23 @@ impl<T: AsyncWrite + Unpin> State<T> {
             }
             self.gathered.advance(written);
         }
-        Poll::Ready(Ok(()))
+        // One that encrypts may hold back what it took.
+        Pin::new(&mut self.socket).poll_flush(cx)
     }
+}
+
+/// Reads. Who speaks TLS and closes without saying so, as gRPC does, has closed: what is missing HTTP/2 sees itself.
+fn poll_socket(
+    socket: &mut (impl AsyncRead + Unpin),
+    cx: &mut Context<'_>,
+    buffer: &mut ReadBuf<'_>,
+) -> Poll<io::Result<()>> {
+    Pin::new(socket)
+        .poll_read(cx, buffer)
+        .map(|read| match read {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+            read => read,
+        })
 }
 
 impl<T: AsyncRead + Unpin> State<T> {
@@ -108,7 +123,7 @@ impl<T: AsyncRead + Unpin> State<T> {
     fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.ahead.resize(READ_BYTES, 0);
         let mut ahead = ReadBuf::new(&mut self.ahead);
-        let read = Pin::new(&mut self.socket).poll_read(cx, &mut ahead);
+        let read = poll_socket(&mut self.socket, cx, &mut ahead);
         let length = ahead.filled().len();
         self.ahead.truncate(length);
         self.ahead_from = 0;
@@ -134,7 +149,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
             ready!(state.poll_read_ahead(cx))?;
             state.take_ahead(buffer);
         } else {
-            ready!(Pin::new(&mut state.socket).poll_read(cx, buffer))?;
+            ready!(poll_socket(&mut state.socket, cx, buffer))?;
             state.is_behind = buffer.remaining() == 0;
         }
         state.last_read = Instant::now();

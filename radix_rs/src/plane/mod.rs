@@ -31,8 +31,11 @@ mod request;
 mod retry_budget;
 mod shard;
 mod status;
+mod strangers;
 mod texts;
 mod timeout;
+mod tls;
+mod tokens;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -52,8 +55,11 @@ use desk::Desk;
 use replicas::{Replica, Replicas};
 use retry_budget::RetryBudget;
 use shard::Phase;
+use strangers::Strangers;
 
 use texts::{ModelText, Texts};
+use tls::Tls;
+use tokens::Tokens;
 
 use crate::pick::{Pick, Router};
 use crate::text::TextCodec;
@@ -63,6 +69,7 @@ pub use counters::{Buckets, ModelReading};
 pub use desk::{Ask, News, Reading};
 pub use replicas::{Activity, ReplicaSpec, Totals};
 pub use status::{Code, Refusal};
+pub use tls::Identity;
 
 /// What a plane is made with.
 #[derive(Clone, Debug)]
@@ -110,6 +117,9 @@ pub(crate) struct Shared {
     connections: AtomicUsize,
     desk: Desk,
     texts: Arc<Texts>,
+    tls: Tls,
+    tokens: Tokens,
+    strangers: Strangers,
     clock: Clock,
 }
 
@@ -171,6 +181,9 @@ impl Plane {
                 connections: AtomicUsize::new(0),
                 desk: Desk::new()?,
                 texts: Arc::default(),
+                tls: Tls::default(),
+                tokens: Tokens::default(),
+                strangers: Strangers::default(),
                 clock: Clock::new(settings.now_s),
                 settings,
             }),
@@ -232,13 +245,57 @@ impl Plane {
         }
     }
 
+    /// From now on clients are served over TLS alone; with `client_ca`, in PEM, only those that have a certificate
+    /// of one of these authorities. Before `start`, and again when files changed.
+    ///
+    /// # Errors
+    /// What is given cannot be used, and nothing has changed.
+    pub fn set_client_tls(
+        &self,
+        identity: Identity<'_>,
+        client_ca: Option<&[u8]>,
+    ) -> Result<(), String> {
+        self.shared.tls.set_clients(identity, client_ca)
+    }
+
+    /// From now on replicas are dialled over TLS: their certificate must be of one of these authorities, and have the
+    /// host of their address as a name, or `name` if it is given. Before `start`, and again when files changed.
+    ///
+    /// # Errors
+    /// What is given cannot be used, and nothing has changed.
+    pub fn set_replica_tls(
+        &self,
+        ca: &[u8],
+        identity: Option<Identity<'_>>,
+        name: Option<&str>,
+    ) -> Result<(), String> {
+        self.shared.tls.set_replicas(ca, identity, name)
+    }
+
+    /// From now on all calls but health checks need one of these bearer tokens.
+    pub fn set_caller_tokens(&self, tokens: &[Vec<u8>]) {
+        self.shared.tokens.set_callers(tokens);
+    }
+
+    /// From now on calls of the admin service need one of these bearer tokens, which open the rest too.
+    pub fn set_admin_tokens(&self, tokens: &[Vec<u8>]) {
+        self.shared.tokens.set_admins(tokens);
+    }
+
+    /// Clients that were not let in: why, how often, and the address of the last.
+    pub fn turned_away(&self) -> Vec<(&'static str, u64, String)> {
+        self.shared.strangers.read()
+    }
+
     /// A replica joins, or takes the place of one of its id; what it is called in `News`. To be made eligible
     /// afterwards.
     ///
     /// # Errors
     /// The address is none.
     pub fn add_replica(&self, spec: ReplicaSpec) -> Result<u64, String> {
-        self.shared.replicas.add(spec, &self.shared.counters)
+        let shared = &self.shared;
+        let scheme = shared.tls.replicas().map_or("http", |_| "https");
+        shared.replicas.add(spec, scheme, &shared.counters)
     }
 
     /// A replica leaves, and its calls end.

@@ -221,9 +221,9 @@ impl Replicas {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the place of one of its id; returns its serial.
-    pub fn add(&self, spec: ReplicaSpec, counters: &Counters) -> Result<u64, String> {
-        let uri = format!("http://{}{GENERATE}", spec.address);
+    /// Takes the place of one of its id; returns its serial. `scheme`: of its calls, http or https.
+    pub fn add(&self, spec: ReplicaSpec, scheme: &str, counters: &Counters) -> Result<u64, String> {
+        let uri = format!("{scheme}://{}{GENERATE}", spec.address);
         let uri = uri
             .parse()
             .map_err(|error| format!("address {:?} is none: {error}", spec.address))?;

@@ -11,7 +11,9 @@ use pyo3::types::PyBytes;
 use super::buffer::Items;
 use super::router::{Router, RouterError};
 use super::text::TextCodec;
-use crate::plane::{self, Bounds, Buckets, Code, Reading, Refusal, ReplicaSpec, Settings};
+use crate::plane::{
+    self, Bounds, Buckets, Code, Identity, Reading, Refusal, ReplicaSpec, Settings,
+};
 
 /// What the control plane is to do, as it was laid down.
 #[pyclass(frozen, get_all, module = "radix_rs")]
@@ -110,6 +112,39 @@ impl Plane {
 
     fn stop(&self, py: Python<'_>) {
         py.detach(|| self.0.stop());
+    }
+
+    #[pyo3(signature = (*, cert, key, client_ca=None))]
+    fn set_client_tls(&self, cert: &[u8], key: &[u8], client_ca: Option<&[u8]>) -> PyResult<()> {
+        let set = self.0.set_client_tls(Identity { cert, key }, client_ca);
+        set.map_err(PyValueError::new_err)
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "as Python passes them")]
+    #[pyo3(signature = (*, ca, identity=None, server_name=None))]
+    fn set_replica_tls(
+        &self,
+        ca: &[u8],
+        identity: Option<(Vec<u8>, Vec<u8>)>,
+        server_name: Option<&str>,
+    ) -> PyResult<()> {
+        let identity = identity.as_ref().map(|(cert, key)| Identity { cert, key });
+        let set = self.0.set_replica_tls(ca, identity, server_name);
+        set.map_err(PyValueError::new_err)
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "as Python passes them")]
+    fn set_caller_tokens(&self, tokens: Vec<Vec<u8>>) {
+        self.0.set_caller_tokens(&tokens);
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "as Python passes them")]
+    fn set_admin_tokens(&self, tokens: Vec<Vec<u8>>) {
+        self.0.set_admin_tokens(&tokens);
+    }
+
+    fn turned_away(&self) -> Vec<(&'static str, u64, String)> {
+        self.0.turned_away()
     }
 
     #[pyo3(signature = (replica, *, address, model, page_size, tokenizer_digest))]
