@@ -5,7 +5,7 @@ import asyncio
 import grpc
 from grpc import aio
 
-from proto.credentials import channel_credentials
+from proto.credentials import CHANNEL_OPTIONS, channel_credentials
 from proto.limits import MAX_MESSAGE_BYTES
 from proto.prefixlb.v1.delta_pb2 import Lease
 from proto.prefixlb.v1.replica_pb2 import InfoRequest
@@ -17,12 +17,9 @@ PROBE_TIMEOUT_S = 1.0
 
 
 OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # replicas are dialled directly
+    *CHANNEL_OPTIONS,
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),  # only the data plane knows when a retry is safe
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 2000),  # an attempt to connect may take this long
-    ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 )
