@@ -6,6 +6,7 @@
             print(piece.text, end="")
         print(answer.result.cached_tokens, "of", answer.result.prompt_tokens, "tokens were cached")
 
+Where TLS is spoken or tokens are asked for, a client takes `proto.credentials.Credentials` too.
 Prompts and options are described in `proto.request`, results in `proto.answer`. Refusals and
 failures arrive as the classes of `proto.errors`, by status code.
 """
@@ -14,24 +15,14 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-import grpc
 from grpc import aio
 
 from proto.answer import Collector, Piece, Result, Route, route_from_metadata
+from proto.credentials import IN_CLEAR, Credentials
 from proto.errors import from_status
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
 from proto.request import Options, Prompt, build_request
-
-CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 2000),  # an attempt to connect may take this long
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
-"""Replicas and routers are dialled directly, whatever proxy the environment names, and again soon
-after they went away: by itself gRPC would refuse calls for up to two minutes after their return.
-"""
 
 
 class AsyncGeneration:
@@ -66,16 +57,22 @@ class AsyncGeneration:
 class AsyncClient:
     """Talks to a router, or one replica, from asyncio: one connection, any number of requests."""
 
-    def __init__(self, address: str) -> None:
-        """`address` is host:port. Connects with the first request, inside a running event loop."""
+    def __init__(self, address: str, credentials: Credentials = IN_CLEAR) -> None:
+        """`address` is host:port. Connects with the first request, inside a running event loop.
+
+        Raises InvalidFile if a file of the credentials is no good.
+        """
         self.address = address
-        self.channel = aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.channel = credentials.aio_channel(address)
+        self._metadata = aio.Metadata(*credentials.metadata)
         self._stub = InferenceStub(self.channel)
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> AsyncGeneration:
         """Send the prompt now; the answer is read from what this returns."""
         request = build_request(prompt, options)
-        return AsyncGeneration(self._stub.Generate(request, timeout=options.get("timeout_s")))
+        timeout_s = options.get("timeout_s")
+        call = self._stub.Generate(request, timeout=timeout_s, metadata=self._metadata)
+        return AsyncGeneration(call)
 
     async def complete(self, prompt: Prompt, **options: Unpack[Options]) -> Result:
         """The whole answer at once."""
@@ -132,16 +129,22 @@ class Generation:
 class Client:
     """`AsyncClient` for programs without an event loop."""
 
-    def __init__(self, address: str) -> None:
-        """`address` is host:port. Connects with the first request."""
+    def __init__(self, address: str, credentials: Credentials = IN_CLEAR) -> None:
+        """`address` is host:port. Connects with the first request.
+
+        Raises InvalidFile if a file of the credentials is no good.
+        """
         self.address = address
-        self.channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.channel = credentials.channel(address)
+        self._metadata = credentials.metadata
         self._stub = InferenceStub(self.channel)
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Generation:
         """Send the prompt now; the answer is read from what this returns."""
         request = build_request(prompt, options)
-        return Generation(self._stub.Generate(request, timeout=options.get("timeout_s")))
+        timeout_s = options.get("timeout_s")
+        call = self._stub.Generate(request, timeout=timeout_s, metadata=self._metadata)
+        return Generation(call)
 
     def complete(self, prompt: Prompt, **options: Unpack[Options]) -> Result:
         """The whole answer at once."""

@@ -16,6 +16,13 @@ class LBError(Exception):
     """Anything prefixlb refuses or fails to do; the message is for the caller."""
 
     code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
+    retry_after_s: float | None = None
+    """When the server says that it may be asked again."""
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the same request may succeed later, or elsewhere."""
+        return self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 class InvalidRequest(LBError):
@@ -26,6 +33,12 @@ class InvalidRequest(LBError):
 
 class InvalidModel(LBError):
     """The model's files are missing, broken or of a kind we cannot run; the start fails."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class InvalidFile(LBError):
+    """A file that a process goes by, such as its certificate, is no good; the start fails."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
@@ -78,11 +91,24 @@ class NotServed(LBError):
     code = grpc.StatusCode.UNIMPLEMENTED
 
 
+class Unauthenticated(LBError):
+    """The caller has to bring a token, or brought one that is not known."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+
+class Forbidden(LBError):
+    """The caller's token does not open what it asked for."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+
 def error_from_status(code: grpc.StatusCode, details: str | None) -> LBError:
     """The error of this hierarchy that a server answered with."""
     known = (
         *(InvalidRequest, UnknownModel, Overloaded, NotReady),
         *(Unavailable, DeadlineExceeded, StalledReader, NotServed),
+        *(Unauthenticated, Forbidden),
     )
     kinds: dict[grpc.StatusCode, type[LBError]] = {kind.code: kind for kind in known}
     return kinds.get(code, LBError)(details or code.name)
@@ -94,7 +120,15 @@ def from_status() -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        raise error_from_status(error.code(), error.details()) from error
+        raised = error_from_status(error.code(), error.details())
+        raised.retry_after_s = _retry_after_s(error.trailing_metadata())
+        raise raised from error
+
+
+def _retry_after_s(trailers: Any) -> float | None:
+    """What a server said in seconds; anything else says nothing."""
+    said = next((value for key, value in trailers or () if key == "retry-after"), "")
+    return float(said) if isinstance(said, str) and said.isdecimal() else None
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import Callable
 
+import grpc
 from grpc import aio
 
 from proto.errors import Unavailable
@@ -28,18 +29,27 @@ class Listener:
     method name that is no UTF-8 is enough. Then another one listens at the same port.
     """
 
-    def __init__(self, make: Callable[[], aio.Server], host: str, port: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[], aio.Server],
+        host: str,
+        port: int,
+        credentials: Callable[[], grpc.ServerCredentials] | None = None,
+    ) -> None:
         """`make`: a server with nothing registered. Port 0 takes a free one; see `port`.
+
+        `credentials`: makes those of TLS; without it there is none.
 
         Raises Unavailable if the address cannot be had.
         """
         self._make = make
         self._host = host
+        self._credentials = credentials
         self._registered: list[Register] = []
         self._fallen: list[aio.Server] = []
         """Their calls go on."""
         self._server = make()
-        self.port = _listen(self._server, host, port)
+        self.port = _listen(self._server, host, port, credentials)
         self._kept: asyncio.Task[None] | None = None
 
     def add(self, register: Register) -> None:
@@ -72,7 +82,7 @@ class Listener:
             self._server = self._make()
             while True:
                 try:
-                    _listen(self._server, self._host, self.port)
+                    _listen(self._server, self._host, self.port, self._credentials)
                     break
                 except Unavailable:
                     await asyncio.sleep(RELISTEN_PAUSE_S)
@@ -109,10 +119,17 @@ def check_address(host: str, port: int) -> None:
         raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error
 
 
-def _listen(server: aio.Server, host: str, port: int) -> int:
+def _listen(
+    server: aio.Server,
+    host: str,
+    port: int,
+    credentials: Callable[[], grpc.ServerCredentials] | None,
+) -> int:
     """The port that was bound."""
     check_address(host, port)  # gRPC itself does not say why it fails
     try:
-        return server.add_insecure_port(f"{host}:{port}")
+        if credentials is None:
+            return server.add_insecure_port(f"{host}:{port}")
+        return server.add_secure_port(f"{host}:{port}", credentials())
     except RuntimeError as error:
         raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error

@@ -12,7 +12,10 @@ REASON = CONTROL + "reason"
 
 HOP = ("grpc-", ":")
 HOP_KEYS = frozenset(
-    {"user-agent", "content-type", "te", "host", "connection", "accept-encoding", "date"}
+    {
+        *("user-agent", "content-type", "te", "host", "connection", "accept-encoding", "date"),
+        *("authorization", "proxy-authorization"),
+    }
 )
 
 Pairs = tuple[tuple[str, str | bytes], ...]

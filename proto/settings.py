@@ -6,16 +6,22 @@ Metavars follow from a setting's name and type, so that units are shown where na
 import os
 import sys
 import textwrap
+import tomllib
 from argparse import ArgumentParser, RawTextHelpFormatter
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsError,
+)
 
 from proto.redis_client import checked_redis_url
 
@@ -32,9 +38,38 @@ METAVARS_BY_ENDING = {
     "_replicas": "HOST:PORT,...",
     "_url": "URL",
     "_file": "FILE",
+    "_cert": "FILE",
+    "_key": "FILE",
+    "_ca": "FILE",
+    "_server_name": "NAME",
 }
 METAVARS_BY_TYPE: dict[Any, str] = {int: "N", float: "X", Path: "PATH"}
 HELP_COLUMNS = 70
+
+
+class BadSettings(ValueError):
+    """What is wrong with settings, one sentence a problem."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class SettingsFile(PydanticBaseSettingsSource):
+    """Settings from the TOML file that a flag or the environment names as `settings_file`."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        raise NotImplementedError  # the file is read as a whole
+
+    def __call__(self) -> dict[str, Any]:
+        path = self.current_state.get("settings_file")
+        if not path:
+            return {}
+        try:
+            with Path(path).open("rb") as file:
+                return tomllib.load(file)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"--settings-file: cannot read {path}: {error}") from error
 
 
 def read_settings(
@@ -49,6 +84,23 @@ def read_settings(
     `sections` names headings of the help, each by the first setting under it. A bad value ends
     the process with code 2 and one line per problem on stderr.
     """
+    try:
+        return parse_settings(kind, arguments, sections=sections, examples=examples)
+    except BadSettings as error:
+        program = kind.model_config.get("cli_prog_name")
+        for problem in error.problems:
+            print(f"{program}: {problem}", file=sys.stderr)
+        sys.exit(2)
+
+
+def parse_settings(
+    kind: type[Settings],
+    arguments: list[str],
+    *,
+    sections: Mapping[str, str],
+    examples: str,
+) -> Settings:
+    """As `read_settings`, but for a process that goes on: raises BadSettings."""
     program = str(kind.model_config.get("cli_prog_name"))
     parser = ArgumentParser(
         prog=program,
@@ -75,9 +127,9 @@ def read_settings(
         return kind(_cli_settings_source=source(args=arguments))
     except ValidationError as error:
         given = {argument.partition("=")[0] for argument in arguments}
-        _end(program, *(_told(problem, kind, given) for problem in error.errors()))
+        raise BadSettings([_told(problem, kind, given) for problem in error.errors()]) from error
     except SettingsError as error:
-        _end(program, str(error))
+        raise BadSettings([str(error)]) from error
 
 
 def metavar(name: str, field: FieldInfo) -> str:
@@ -119,9 +171,3 @@ def _told(problem: ErrorDetails, kind: type[BaseSettings], given: set[str]) -> s
     got = "" if secret or problem["type"] == "missing" else f", got {problem['input']!r}"
     source = f" from {variable}" if flag not in given and variable in os.environ else ""
     return f"{flag}: {said}{got}{source}"
-
-
-def _end(program: str, *problems: str) -> NoReturn:
-    for problem in problems:
-        print(f"{program}: {problem}", file=sys.stderr)
-    sys.exit(2)

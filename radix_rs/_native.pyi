@@ -363,6 +363,7 @@ class Candidate:
 
     replica: str
     eligible: bool
+    breaker: str
     matched: int
     expected: int
     ahead: float
@@ -396,6 +397,15 @@ class MirrorStats:
     """Those that `index_max_bytes` made the mirror forget."""
 
 @final
+class Breaker:
+    """What a replica's answers say of it."""
+
+    state: str
+    """"closed", "overloaded", "open" or "half_open"."""
+    openings: int
+    """How often it opened."""
+
+@final
 class BlockSet:
     """A mirror's blocks as of one batch; stays as it is while the mirror goes on."""
 
@@ -413,7 +423,26 @@ class BlockSet:
 
 @final
 class Router:
-    """The router's index, load table, prompts in flight and policy. No I/O; thread safe."""
+    """The router's index, load table, prompts in flight and policy. No I/O; thread safe.
+
+    To be embedded where requests are sent by other means:
+
+    >>> router = Router(hash_key=derive_hash_key(b"secret"))
+    >>> router.add_replica("gpu-0", model="llama", block_size=16)
+    >>> router.set_eligible("gpu-0", True)
+    >>> pick = router.pick(array("I", range(40)), model="llama", now_s=monotonic())
+    >>> pick.replica, pick.matched, pick.reason
+    ('gpu-0', 0, 'cold')
+    >>> router.in_flight("gpu-0")
+    1
+    >>> router.prefilled(pick.ticket)  # its first token has come
+    False
+    >>> router.release(pick.ticket)  # its last one
+    >>> router.in_flight("gpu-0")
+    0
+
+    What replicas cache it learns by `apply_snapshot` and `apply`, from the batches of delta.proto.
+    """
 
     def __init__(
         self,
@@ -426,6 +455,10 @@ class Router:
         balance_abs_threshold: int = 64,
         balance_rel_threshold: float = 1.5,
         load_factor: float = 1.25,
+        breaker_failures: int = 5,
+        breaker_window_s: float = 10.0,
+        breaker_open_s: float = 1.0,
+        breaker_max_open_s: float = 30.0,
         seed: int = 0,
         index_max_bytes: int | None = None,
     ) -> None:
@@ -437,8 +470,31 @@ class Router:
         are those of cache_aware, `load_factor` that of consistent_hash, as in the router's
         settings. All finite and at least 0, ratios at least 1; else ValueError.
 
+        A replica's breaker opens when `breaker_failures` requests failed there in about
+        `breaker_window_s` and no more were answered: it is passed over where there are others.
+        After `breaker_open_s` at most, a time that doubles up to `breaker_max_open_s`, one request
+        is let through; if its answer begins the breaker closes.
+
         `index_max_bytes`: above it the mirrors forget what nobody matched or stored for longest,
         ends of prompts first; count and digest go on proving the rest. None: there is no bound.
+        """
+    def follow(
+        self,
+        *,
+        policy: str,
+        k: float,
+        decode_weight: float,
+        cache_threshold: float,
+        balance_abs_threshold: int,
+        balance_rel_threshold: float,
+        load_factor: float,
+        breaker_failures: int,
+        breaker_window_s: float,
+        breaker_open_s: float,
+        breaker_max_open_s: float,
+    ) -> None:
+        """Pick by these rules from now on, as if made with them. ValueError as there, and nothing
+        changed.
         """
     def add_replica(self, replica: str, *, model: str, block_size: int) -> None:
         """Known with an empty mirror at epoch 0 and not eligible. Its model's first replica
@@ -447,7 +503,9 @@ class Router:
     def remove_replica(self, replica: str) -> None:
         """Forget it, its mirror and its prompts in flight. Unknown: nothing happens."""
     def set_eligible(self, replica: str, eligible: bool) -> None:
-        """Whether it can be picked. A draining replica is not, whatever is set here."""
+        """Whether it can be picked; ends a doubt. A draining one is not, whatever is set here."""
+    def doubt(self, replica: str) -> None:
+        """Pick it only where there are none but such, until `set_eligible`."""
     def apply(self, replica: str, batch: bytes) -> Applied:
         """Apply a serialised DeltaBatch that continues the mirror: same epoch, next seq.
 
@@ -509,11 +567,20 @@ class Router:
         self, tokens: Buffer, *, model: str, extra_key: str = "", cache_salt: str = "", now_s: float
     ) -> list[Candidate]:
         """All replicas of the model, by name. Changes nothing."""
-    def prefilled(self, ticket: int) -> None:
+    def prefilled(self, ticket: int) -> bool:
         """The first answer token came: its prefill is done. Unknown tickets are ignored.
 
-        If the replica has announced it, its blocks stay expected until it has stored them.
+        If the replica has announced it, its blocks stay expected until it has stored them. True if
+        that closes the replica's breaker.
         """
+    def failed(self, ticket: int, *, now_s: float) -> bool:
+        """The request failed by the replica's fault. True if that opens its breaker."""
+    def overloaded(self, ticket: int, *, until_s: float) -> None:
+        """The replica has too much to do: it is passed over until then, where there are others."""
+    def breaker(self, replica: str, *, now_s: float) -> Breaker: ...
+    @property
+    def last_resorts(self) -> int:
+        """Picks of a replica whose answers spoke against it, as they did against all."""
     def release(self, ticket: int) -> None:
         """The request ended, however it did."""
     def in_flight(self, replica: str) -> int:
@@ -565,6 +632,8 @@ class News:
     """Asks that nobody waits for any more."""
     suspects: list[tuple[str, int, str]]
     """Replicas that failed, with their serial and why; nothing goes there until `set_eligible`."""
+    breakers: list[tuple[str, str, str]]
+    """Breakers that opened or closed: replica, "open" or "closed", and why."""
     retries: list[tuple[str, str]]
     """Requests that went elsewhere, by id, and why."""
 
@@ -600,6 +669,7 @@ class Plane:
         max_connections: int,
         max_held_bytes: int,
         retries: int,
+        retry_budget: float,
         write_stall_s: float,
         behind: str | PathLike[str],
         first_token_buckets_s: Sequence[float],
@@ -612,6 +682,8 @@ class Plane:
         Prompts are picked by `router`, whose other callers read a clock that now says `now_s`.
         `shards`: threads. Above `max_inflight` as many as `queue_size` wait for `queue_timeout_s`,
         by priority and then tenant after tenant (salt and extra key); the rest is refused.
+        A request may be tried on `retries` more replicas, all of them on `retry_budget` (a part of
+        the requests).
         `max_open_calls`: of Generate, in flight, waiting, or not read yet. A call whose request
         would make all that are held more than `max_held_bytes` is refused. Beyond
         `max_connections` one that rests is closed for a new one. `behind`: the socket of the server
@@ -623,6 +695,30 @@ class Plane:
         """Close the port and tell clients to go; calls that run go on."""
     def stop(self) -> None:
         """End all that runs. Waits for the threads."""
+    def set_client_tls(self, *, cert: bytes, key: bytes, client_ca: bytes | None = None) -> None:
+        """Serve clients over TLS alone, by these PEM files from now on: before `start`, then again.
+
+        With `client_ca` they need a certificate of one of its authorities. Connections that stand
+        stay. ValueError, and no change, if they are no good.
+        """
+    def set_replica_tls(
+        self,
+        *,
+        ca: bytes,
+        identity: tuple[bytes, bytes] | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        """Dial replicas over TLS alone, as `set_client_tls`: their certificate is of one of `ca`.
+
+        It has `server_name`, or else the host of the replica's address. `identity`: certificate
+        and key to show to them.
+        """
+    def set_caller_tokens(self, tokens: list[bytes]) -> None:
+        """All calls but health checks need one of these bearer tokens from now on."""
+    def set_admin_tokens(self, tokens: list[bytes]) -> None:
+        """Calls of the admin service need one of these, which open the rest as well."""
+    def turned_away(self) -> list[tuple[str, int, str]]:
+        """Clients that were not let in: reason, how often, address of the last."""
     def add_replica(
         self, replica: str, *, address: str, model: str, page_size: int, tokenizer_digest: bytes
     ) -> int:
@@ -637,6 +733,17 @@ class Plane:
     def activity(self, replica: str) -> Activity:
         """Nothing, of one that is not there; so `totals`."""
     def totals(self, replica: str) -> TokenTotals: ...
+    def set_bounds(
+        self,
+        *,
+        max_inflight: int,
+        queue_size: int,
+        queue_timeout_s: float,
+        max_open_calls: int,
+        retries: int,
+        retry_budget: float,
+    ) -> None:
+        """Other bounds for what comes from now on; who waits goes on if there is room."""
     def enter(self) -> bool:
         """One more is in flight, until `leave`; False if there are `max_inflight`."""
     def leave(self) -> None: ...

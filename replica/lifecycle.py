@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from proto.errors import InvalidModel, Unavailable
+from proto.errors import InvalidFile, InvalidModel, Unavailable
 from proto.listening import check_address
 from proto.signals import EndSignals
 from replica.models.load import LoadedModel, load_model
@@ -18,17 +18,20 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: ReplicaSettings, hash_key: bytes) -> int:
-    """The exit code: 0 after a signal, 1 if a port is taken, 2 without a usable model or core.
+    """The exit code: 0 after a signal, 1 if a port is taken, 2 without a usable model, core or
+    certificate.
 
     Raises what the engine dies of, should it die.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
     try:
-        check_address(settings.host, settings.port)  # before the model, which takes long
+        # Before the model, which takes long.
+        check_address(settings.host, settings.port)
+        settings.tls_files.read()
         loaded = load_model(settings.model, choose_device(settings.device))
         asyncio.run(serve(settings, loaded, hash_key))
-    except (InvalidModel, CoreUnavailable, Unavailable) as error:
+    except (InvalidFile, InvalidModel, CoreUnavailable, Unavailable) as error:
         print(f"prefixlb replica: {error}", file=sys.stderr)
         return 1 if isinstance(error, Unavailable) else 2
     return 0

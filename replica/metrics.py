@@ -84,6 +84,14 @@ class Metrics:
         )
         self.backlog_bytes = gauge("delta_backlog_bytes", "Bytes of deltas not yet in Redis.")
         self.lease_failures = counter("lease_failures_total", "Lease renewals that Redis refused.")
+        self.refused_files = counter(
+            "refused_files_total",
+            "Changes of certificate files to something that is no good: the old ones stay in use.",
+        )
+        self.certificate_expiry = gauge(
+            "certificate_expiry_timestamp_seconds",
+            "When the certificate in use expires, in Unix time; 0 without TLS.",
+        )
         self.registry = registry
         self._model = model
 

@@ -26,6 +26,7 @@ from replica.schedule_policy import make_schedule_policy
 from replica.scheduler import Scheduler
 from replica.server import Server
 from replica.settings import ReplicaSettings
+from replica.tls import ServerTls, followed, warn_of_exposure
 from replica.tree_core import make_tree
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,10 @@ class Running:
 async def running(
     settings: ReplicaSettings, loaded: LoadedModel, hash_key: bytes
 ) -> AsyncIterator[Running]:
-    """A replica that serves until the end of the block. Raises Unavailable if a port is taken."""
+    """A replica that serves until the end of the block.
+
+    Raises Unavailable if a port is taken, InvalidFile if a certificate is no good.
+    """
     model, codec = loaded.model, loaded.codec
     model_id = settings.model_id or model.config.model_id
     metrics = Metrics(CollectorRegistry(), model=model_id)
@@ -89,6 +93,8 @@ async def running(
         seeds=random.Random(),
     )
     inference = InferenceService(engine, reader, metrics)
+    tls = ServerTls(settings.tls_files, metrics) if settings.tls_cert else None
+    warn_of_exposure(settings)
     server = Server(
         inference,
         ReplicaService(
@@ -102,6 +108,7 @@ async def running(
         host=settings.host,
         port=settings.port,
         refused=metrics.count_refused,
+        credentials=tls.credentials if tls else None,
         # Those that wait or run, and as many answers that are computed and not yet read: an answer
         # keeps no slot, and a reader that never reads keeps no more than its call's place.
         max_generate_calls=2 * (settings.max_waiting + settings.max_running),
@@ -123,7 +130,7 @@ async def running(
                 if settings.redis_url
                 else unannounced(delta_log, metrics)
             )
-            async with announcement:
+            async with announcement, followed(tls):
                 yield Running(server.port, metrics_port, metrics, engine, inference, server)
         finally:
             await server.stop()

@@ -41,11 +41,12 @@ class Server:
         port: int,
         max_generate_calls: int,
         refused: Callable[[str, grpc.StatusCode], None],
+        credentials: Callable[[], grpc.ServerCredentials] | None = None,
     ) -> None:
         """Port 0 takes a free one; see `port`. Raises Unavailable if the address cannot be had.
 
         Above `max_generate_calls` and some spare ones gRPC itself answers RESOURCE_EXHAUSTED.
-        `refused`: as of UnaryReader.
+        `refused`: as of UnaryReader. `credentials`: as of Listener.
         """
 
         def make() -> aio.Server:
@@ -67,7 +68,7 @@ class Server:
             reflection.enable_server_reflection(names, server)
 
         self._health = health.aio.HealthServicer()
-        self._listener = Listener(make, host, port)
+        self._listener = Listener(make, host, port, credentials)
         self._listener.add(register)
 
     @property

@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings, CliImplicitFlag, SettingsConfigDict
 
 from proto import settings
 from proto.settings import RedisUrl
+from proto.tls_files import TlsFiles, check_pairs
 from replica.py_tree.policy import make_policy
 from replica.tree_core import CoreName, PolicyName
 from replica.tree_error import TreeError
@@ -55,6 +56,15 @@ class ReplicaSettings(BaseSettings):
     )
     hash_secret_file: Path | None = Field(
         None, description="file with the cluster secret of the block hashes; the routers' own"
+    )
+    tls_cert: Path | None = Field(
+        None,
+        description="certificate of this replica, and those that lead to its authority, in PEM: "
+        "it is served over TLS alone",
+    )
+    tls_key: Path | None = Field(None, description="its key, in PEM, without a password")
+    tls_client_ca: Path | None = Field(
+        None, description="authorities in PEM; who connects needs a certificate of one of them"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if there is one")
     threads: int = Field(0, ge=0, description="CPU threads of the model; 0: one a core")
@@ -112,6 +122,17 @@ class ReplicaSettings(BaseSettings):
             raise ValueError(str(error)) from error
         return self
 
+    @property
+    def tls_files(self) -> TlsFiles:
+        return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    @model_validator(mode="after")
+    def _has_what_tls_needs(self) -> Self:
+        check_pairs(tls_cert=self.tls_cert, tls_key=self.tls_key)
+        if self.tls_client_ca and not self.tls_cert:
+            raise ValueError("--tls-client-ca needs --tls-cert")
+        return self
+
     @model_validator(mode="after")
     def _can_be_reached(self) -> Self:
         if self.redis_url and self.host in ("0.0.0.0", "[::]") and not self.advertise_address:
@@ -125,6 +146,7 @@ SECTIONS = {
     "model": "model and name",
     "host": "where it listens",
     "redis_url": "its cluster",
+    "tls_cert": "who may connect",
     "device": "model execution",
     "slots": "the cache",
     "chunk_size": "the scheduler",

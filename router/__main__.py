@@ -7,28 +7,30 @@ from functools import partial
 
 from prometheus_client import disable_created_metrics
 
-from proto.errors import Unavailable
+from proto.errors import InvalidFile, Unavailable
 from proto.logs import configure_logs
 from proto.secret import read_hash_secret
 from proto.signals import EndSignals
 from radix_rs import derive_hash_key
 from router.process import running
-from router.settings import RouterSettings, read_settings
+from router.reload import Read
+from router.settings import RouterSettings, parse_settings, read_settings
 
 log = logging.getLogger("router")
 
 
-async def serve(settings: RouterSettings, hash_key: bytes) -> None:
+async def serve(settings: RouterSettings, hash_key: bytes, read: Read) -> None:
     """Serve until a signal, then drain; a second signal ends the draining."""
     signals = EndSignals()
-    async with running(settings, hash_key) as router:
+    async with running(settings, hash_key, read) as router:
         await signals.drained(partial(router.drain, settings.drain_timeout_s))
         log.info("router ends in_flight=%d", router.parts.admission.inflight)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0 after a signal, 1 if a port is taken, 2 for a bad setting."""
-    settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+    """Exit code: 0 after a signal, 1 if a port is taken, 2 for a bad setting or file."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    settings = read_settings(arguments)
     configure_logs(settings.log_level)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the page
     try:
@@ -37,10 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"prefixlb router: --hash-secret-file: {error}", file=sys.stderr)
         return 2
     try:
-        asyncio.run(serve(settings, hash_key))
-    except Unavailable as error:
+        asyncio.run(serve(settings, hash_key, partial(parse_settings, arguments)))
+    except (InvalidFile, Unavailable) as error:
         print(f"prefixlb router: {error}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, Unavailable) else 2
     return 0
 
 

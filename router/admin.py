@@ -13,6 +13,7 @@ from radix_rs import Router
 from router.admission import Admission
 from router.auditor import Auditor
 from router.fleet import Fleet, Member, none_eligible
+from router.leases import Leases
 from router.mirror import MirrorState
 from router.prompt import Prompt, PromptReader
 from router.replica_state import Liveness
@@ -24,9 +25,16 @@ MIRROR_STATES = {
     MirrorState.STREAMING: admin_pb2.MIRROR_STATE_STREAMING,
 }
 
+BREAKER_STATES = {
+    "closed": admin_pb2.BREAKER_STATE_CLOSED,
+    "overloaded": admin_pb2.BREAKER_STATE_OVERLOADED,
+    "open": admin_pb2.BREAKER_STATE_OPEN,
+    "half_open": admin_pb2.BREAKER_STATE_HALF_OPEN,
+}
+
 
 class Admin(AdminServicer):
-    """Reads the same parts as the front and changes nothing."""
+    """Reads the same parts as the front, and changes nothing but the leases of picks."""
 
     def __init__(
         self,
@@ -37,6 +45,7 @@ class Admin(AdminServicer):
         prompts: PromptReader,
         admission: Admission,
         auditor: Auditor,
+        leases: Leases,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._router = router
@@ -45,6 +54,7 @@ class Admin(AdminServicer):
         self._prompts = prompts
         self._admission = admission
         self._auditor = auditor
+        self._leases = leases
         self._clock = clock
 
     async def Pick(
@@ -54,11 +64,21 @@ class Admin(AdminServicer):
     ) -> admin_pb2.PickResponse:
         async with as_status(context):
             with self._admission.admitted():
+                if request.lease_s:
+                    self._leases.check(request.lease_s)
                 prompt = await self._prompts.read(request.request)
-                picked = self._pick(request.request, prompt)
+                picked = self._pick(request.request, prompt, request.lease_s)
             if picked is None:
                 raise none_eligible(prompt.model)
         return picked
+
+    async def Release(
+        self,
+        request: admin_pb2.ReleaseRequest,
+        context: aio.ServicerContext[admin_pb2.ReleaseRequest, admin_pb2.ReleaseResponse],
+    ) -> admin_pb2.ReleaseResponse:
+        released = self._leases.release(request.ticket, request.code)
+        return admin_pb2.ReleaseResponse(released=released)
 
     async def Explain(
         self,
@@ -104,8 +124,11 @@ class Admin(AdminServicer):
             async for audited in self._auditor.audit(request.replica_ids):
                 yield audited
 
-    def _pick(self, request: GenerateRequest, prompt: Prompt) -> admin_pb2.PickResponse | None:
-        pick = self._router.peek(
+    def _pick(
+        self, request: GenerateRequest, prompt: Prompt, lease_s: float = 0.0
+    ) -> admin_pb2.PickResponse | None:
+        decide = self._router.pick if lease_s else self._router.peek
+        pick = decide(
             prompt.tokens,
             model=prompt.model,
             extra_key=request.extra_key,
@@ -122,6 +145,7 @@ class Admin(AdminServicer):
             prompt_tokens=prompt_tokens,
             matched_tokens=state.reusable(pick.matched, prompt_tokens),
             reason=admin_pb2.PickReason.Value(f"PICK_REASON_{pick.reason.upper()}"),
+            ticket=self._leases.give(pick.ticket, lease_s) if lease_s else 0,
         )
 
     def _candidates(self, request: GenerateRequest, prompt: Prompt) -> list[admin_pb2.Candidate]:
@@ -129,6 +153,7 @@ class Admin(AdminServicer):
             admin_pb2.Candidate(
                 replica_id=each.replica,
                 eligible=each.eligible,
+                breaker=BREAKER_STATES[each.breaker],
                 matched_tokens=each.matched,
                 expected_tokens=each.expected,
                 ahead_tokens=each.ahead,
@@ -148,6 +173,7 @@ class Admin(AdminServicer):
     def _status(self, member: Member) -> admin_pb2.ReplicaStatus:
         state, sync = member.state, member.mirror
         indexed, load = self._router.mirror(state.id), self._router.load(state.id)
+        breaker = self._router.breaker(state.id, now_s=self._clock())
         return admin_pb2.ReplicaStatus(
             lease=state.lease,
             mirror=MIRROR_STATES[sync.state],
@@ -176,4 +202,6 @@ class Admin(AdminServicer):
             delta_lag_s=self._subscriber.stream(state.id).lag_s,
             silent_s=state.silent_s,
             live=state.liveness is Liveness.LIVE and not load.draining,
+            breaker=BREAKER_STATES[breaker.state],
+            breaker_openings=breaker.openings,
         )

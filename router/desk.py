@@ -40,6 +40,8 @@ class Desk:
         news = self._plane.take_news()
         for replica, serial, why in news.suspects:
             self._fleet.failed(replica, serial, why)
+        for replica, state, why in news.breakers:
+            log.warning("breaker replica=%s is=%s why=%r", replica, state, why)
         for request_id, why in news.retries:
             log.warning("retry request=%r why=%r", request_id, why)
         for ask, message in news.asks:

@@ -14,6 +14,7 @@ from radix_rs import Plane, Router, RouterError
 from router.health_checks import HealthChecks
 from router.mirror import Mirror
 from router.refusals import Refusals, objection
+from router.replica_channel import Dialer
 from router.replica_state import ReplicaState
 from router.subscriber import Subscriber
 from router.tokenizers import ModelTokenizer, Tokenizers
@@ -46,6 +47,7 @@ class Fleet:
         *,
         router: Router,
         plane: Plane,
+        dialer: Dialer,
         key_check: int,
         subscriber: Subscriber,
         tokenizers: Tokenizers,
@@ -56,6 +58,7 @@ class Fleet:
         """`key_check`: of the cluster secret's key; a replica of another secret is refused."""
         self._router = router
         self._plane = plane
+        self._dialer = dialer
         self._key_check = key_check
         self._subscriber = subscriber
         self._tokenizers = tokenizers
@@ -127,7 +130,7 @@ class Fleet:
         """It failed a request, in the life that the data plane calls `serial`."""
         member = self.members.get(replica)
         if member is not None and member.state.serial == serial:
-            self._health_checks.suspect(member.state, why)
+            self._health_checks.doubt(member.state, why)
 
     def _ends(self, member: Member, claims: Sequence[Lease]) -> str:
         """Why its membership ends, if it does."""
@@ -169,7 +172,7 @@ class Fleet:
             self.refusals.add(lease, "block_size", str(error))
             return
         try:
-            state = ReplicaState(lease, self._plane)
+            state = ReplicaState(lease, self._plane, self._dialer)
         except RouterError as error:
             self._router.remove_replica(name)
             self.refusals.add(lease, "address", str(error))

@@ -43,7 +43,7 @@ class HealthChecks:
             if health is not Health.SILENT:
                 state.silent_checks, heard_s = 0, self._clock()
             match health:
-                case Health.SERVING if state.liveness is Liveness.SUSPECT:
+                case Health.SERVING if state.liveness is not Liveness.LIVE:
                     try:
                         mirror.epoch_is(await state.epoch())  # perhaps another life of it
                     except aio.AioRpcError:
@@ -59,11 +59,18 @@ class HealthChecks:
 
     def suspect(self, state: ReplicaState, why: str) -> None:
         """Do not pick it until a health check succeeds."""
-        if state.liveness is Liveness.LIVE:
+        if state.liveness is not Liveness.SUSPECT:
             log.warning("replica suspect replica=%s why=%r", state.id, why)
             state.liveness = Liveness.SUSPECT
             state.doubted.set()
             self._router.set_eligible(state.id, False)
+
+    def doubt(self, state: ReplicaState, why: str) -> None:
+        """Check it soon; the data plane passes it over meanwhile, unless there is nobody else."""
+        if state.liveness is Liveness.LIVE:
+            log.warning("replica doubted replica=%s why=%r", state.id, why)
+            state.liveness = Liveness.DOUBTED
+            state.doubted.set()
 
     def answers(self, state: ReplicaState) -> bool:
         """Whether it shows life: its last health checks were answered, whatever they said, or it

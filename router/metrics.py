@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from proto import keys
-from radix_rs import MirrorStats, Plane, Router, RouterError
+from radix_rs import Breaker, MirrorStats, Plane, Router, RouterError
 from router.fleet import Fleet, Member
 from router.mirror import MirrorState
 from router.redis_link import RedisLink
@@ -49,9 +49,46 @@ class Metrics:
             ["model"],
             registry=self.registry,
         )
-        Info(PREFIX + "build", "Version and policy of this router.", registry=self.registry).info(
-            {"version": version("prefixlb"), "policy": policy}
+        self.refused_files = Counter(
+            PREFIX + "refused_files",
+            "Changes of files to something that is no good: what they held before stays in use.",
+            ["files"],
+            registry=self.registry,
         )
+        self.certificate_expiry = Gauge(
+            PREFIX + "certificate_expiry_timestamp_seconds",
+            "When the certificate in use expires, in Unix time.",
+            ["files"],
+            registry=self.registry,
+        )
+        self.leased_picks = Gauge(
+            PREFIX + "leased_picks",
+            "Picks that callers send by themselves and have not released.",
+            registry=self.registry,
+        )
+        self.expired_leases = Counter(
+            PREFIX + "expired_leases",
+            "Picks whose lease ran out before they were released.",
+            registry=self.registry,
+        )
+        self.settings_reloaded = Gauge(
+            PREFIX + "settings_last_reload_successful",
+            "0 if the settings were no good when they were last read: the old ones stay.",
+            registry=self.registry,
+        )
+        self.settings_reload_time = Gauge(
+            PREFIX + "settings_last_reload_success_timestamp_seconds",
+            "When the settings were last read and good, in Unix time.",
+            registry=self.registry,
+        )
+        self._build = Info(
+            PREFIX + "build", "Version and policy of this router.", registry=self.registry
+        )
+        self.policy_is(policy)
+
+    def policy_is(self, policy: str) -> None:
+        """It has changed."""
+        self._build.info({"version": version("prefixlb"), "policy": policy})
 
     def watch(
         self,
@@ -98,6 +135,14 @@ class PlaneCollector(Collector):
             "Requests sent to another replica because one failed before it answered.",
             self._plane.retries(),
         )
+        turned_away = CounterMetricFamily(
+            PREFIX + "clients_turned_away",
+            "Connections and calls that were not let in, for want of a certificate or token.",
+            labels=["reason"],
+        )
+        for reason, times, _ in self._plane.turned_away():
+            turned_away.add_metric([reason], times)
+        yield turned_away
         yield GaugeMetricFamily(
             PREFIX + "requests_queued",
             "Requests that wait because as many as may be are in flight.",
@@ -139,6 +184,7 @@ class Reading:
     member: Member
     stream: Stream
     indexed: MirrorStats
+    breaker: Breaker
     size_bytes: int
     in_flight: int
     now_s: float
@@ -180,6 +226,11 @@ COUNTERS: tuple[tuple[str, str, Read], ...] = (
         "refused_batches",
         "Batches that could not be read or had another block size or hash version.",
         lambda r: r.member.mirror.totals.refused,
+    ),
+    (
+        "breaker_openings",
+        "How often the replica's circuit breaker opened because requests failed there.",
+        lambda r: r.breaker.openings,
     ),
     ("snapshots", "Snapshots asked for.", lambda r: r.member.mirror.totals.snapshots),
     (
@@ -251,6 +302,7 @@ class FleetCollector(Collector):
             _fill(gauge, readings, read)
             yield gauge
         yield _mirror_states(readings)
+        yield _breaker_states(readings)
         refused = GaugeMetricFamily(
             PREFIX + "replica_refused",
             "1 for a replica that is not used, by what contradicts its fleet.",
@@ -259,6 +311,11 @@ class FleetCollector(Collector):
         for replica, reason in {(r.lease.replica_id, r.reason) for r in self._fleet.refusals}:
             refused.add_metric([replica, reason], 1)
         yield refused
+        yield CounterMetricFamily(
+            PREFIX + "last_resort_picks",
+            "Picks of a replica whose answers spoke against it, as they did against all.",
+            self._router.last_resorts,
+        )
         yield GaugeMetricFamily(
             PREFIX + "index_size_bytes", "Memory of all mirrors.", self._router.index_size_bytes
         )
@@ -276,6 +333,7 @@ class FleetCollector(Collector):
                 member,
                 self._subscriber.stream(replica),
                 self._router.mirror(replica),
+                self._router.breaker(replica, now_s=time.monotonic()),
                 self._router.mirror_size_bytes(replica),
                 self._router.in_flight(replica),
                 time.monotonic(),
@@ -302,6 +360,18 @@ def _mirror_states(readings: Sequence[Reading]) -> GaugeMetricFamily:
         for state in MirrorState:
             replica = reading.member.state.id
             states.add_metric([replica, state.value], reading.member.mirror.state is state)
+    return states
+
+
+def _breaker_states(readings: Sequence[Reading]) -> GaugeMetricFamily:
+    states = GaugeMetricFamily(
+        PREFIX + "breaker_state",
+        "1 for the state of the replica's circuit breaker: closed, overloaded, open or half_open.",
+        labels=["replica", "state"],
+    )
+    for reading in readings:
+        for state in ("closed", "overloaded", "open", "half_open"):
+            states.add_metric([reading.member.state.id, state], reading.breaker.state == state)
     return states
 
 

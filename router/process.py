@@ -6,13 +6,16 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from grpc_health.v1.health import aio as health_aio
 from redis.asyncio import Redis
 
+from proto.errors import InvalidFile
 from proto.metrics_page import metrics_page
 from proto.redis_client import open_redis
 from radix_rs import Plane, Router, key_check
+from router.access import Access
 from router.admin import Admin
 from router.admission import Admission
 from router.auditor import Auditor
@@ -22,15 +25,18 @@ from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
 from router.health import Readiness
+from router.leases import Leases
 from router.metrics import Metrics
 from router.prompt import PromptReader
 from router.redis_link import RedisLink
-from router.replica_channel import ask_lease
+from router.reload import Read, Reload
+from router.replica_channel import Dialer, ask_lease
 from router.server import Server
 from router.settings import RouterSettings
 from router.silence import SilenceWatch
 from router.subscriber import Subscriber
 from router.tokenizers import Tokenizers
+from router.turned_away import tell_of_turned_away
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +53,7 @@ class Parts:
     admission: Admission
     readiness: Readiness
     silence: SilenceWatch
+    leases: Leases
 
 
 @dataclass(frozen=True)
@@ -65,19 +72,21 @@ class Running:
 
 
 @asynccontextmanager
-async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Running]:
-    """A router that serves until the end of the block. Raises Unavailable if a port is taken."""
+async def running(
+    settings: RouterSettings, hash_key: bytes, read: Read | None = None
+) -> AsyncIterator[Running]:
+    """A router that serves until the end of the block.
+
+    Raises Unavailable if a port is taken, InvalidFile if a file of certificates, tokens or settings
+    is no good.
+
+    `read`: reads its settings again, should they change.
+    """
     metrics = Metrics(policy=settings.policy)
     rng = random.Random()
     router = Router(
         hash_key=hash_key,
-        policy=settings.policy,
-        k=settings.uncached_weight,
-        decode_weight=settings.decode_weight,
-        cache_threshold=settings.cache_threshold,
-        balance_abs_threshold=settings.balance_abs_threshold,
-        balance_rel_threshold=settings.balance_rel_threshold,
-        load_factor=settings.load_factor,
+        **settings.rules,
         seed=rng.getrandbits(64),
         index_max_bytes=settings.index_max_bytes,
     )
@@ -94,17 +103,31 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
             max_connections=settings.max_connections,
             max_held_bytes=settings.max_held_bytes,
             retries=settings.retries,
+            retry_budget=settings.retry_budget,
             write_stall_s=settings.write_stall_s,
             seed=rng.getrandbits(64),
         )
+        dialer = Dialer(settings.replica_tls_server_name)
+        try:
+            reload = Reload(
+                settings, read or (lambda: settings), router=router, server=server, metrics=metrics
+            )
+            access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics)
+            watched = [*reload.watched(), *access.watched]
+        except InvalidFile:
+            await server.stop()
+            raise
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
-            parts = _build(settings, hash_key, metrics, redis, tasks, router, server, rng)
+            parts = _build(settings, hash_key, metrics, redis, tasks, router, server, dialer, rng)
             await parts.readiness.begin()
             background = [
                 tasks.create_task(parts.fleet.follow(parts.discovery.views()), name="discovery"),
                 tasks.create_task(parts.subscriber.run(), name="subscriber"),
                 tasks.create_task(parts.readiness.run(), name="readiness"),
                 tasks.create_task(parts.silence.run(), name="silence"),
+                tasks.create_task(parts.leases.run(), name="leases"),
+                tasks.create_task(tell_of_turned_away(server.plane), name="turned away"),
+                *(tasks.create_task(each.follow(), name="files") for each in watched),
             ]
             try:
                 await server.start()
@@ -112,7 +135,8 @@ async def running(settings: RouterSettings, hash_key: bytes) -> AsyncIterator[Ru
                     "router listens address=%s:%d metrics=%s:%d",
                     *(settings.host, server.port, settings.metrics_host, metrics_port),
                 )
-                yield Running(parts, server.port, metrics_port, server)
+                with reload.on_hangup():
+                    yield Running(parts, server.port, metrics_port, server)
             finally:
                 await server.stop()
                 for task in background:
@@ -128,6 +152,7 @@ def _build(
     tasks: asyncio.TaskGroup,
     router: Router,
     server: Server,
+    dialer: Dialer,
     rng: random.Random,
 ) -> Parts:
     """Every part, and who knows whom."""
@@ -136,6 +161,7 @@ def _build(
     fleet = Fleet(
         router=router,
         plane=server.plane,
+        dialer=dialer,
         key_check=key_check(hash_key),
         subscriber=subscriber,
         tokenizers=Tokenizers(set_text=server.plane.set_text, rng=rng),
@@ -145,7 +171,8 @@ def _build(
     discovery: Discovery
     links: Sequence[RedisLink]
     if settings.discovery == "static":
-        discovery, links = StaticDiscovery(settings.static_replicas, ask=ask_lease), (deltas,)
+        ask = partial(ask_lease, dialer=dialer)
+        discovery, links = StaticDiscovery(settings.static_replicas, ask=ask), (deltas,)
     else:
         discovery = LeaseDiscovery(
             redis, cluster=settings.cluster, link=leases, answers=fleet.answers, rng=rng
@@ -157,6 +184,8 @@ def _build(
     metrics.watch(
         plane=server.plane, fleet=fleet, subscriber=subscriber, router=router, links=links
     )
+    leased = Leases(router, expired=metrics.expired_leases.inc)
+    metrics.leased_picks.set_function(lambda: len(leased))
     admin = Admin(
         router=router,
         fleet=fleet,
@@ -164,7 +193,18 @@ def _build(
         prompts=prompts,
         admission=admission,
         auditor=Auditor(router, fleet, hash_key=hash_key),
+        leases=leased,
     )
     server.add(Desk(server.plane, fleet=fleet, prompts=prompts), admin, health)
     silence = SilenceWatch(fleet, link=deltas)
-    return Parts(router, discovery, subscriber, fleet, server.plane, admission, readiness, silence)
+    return Parts(
+        router=router,
+        discovery=discovery,
+        subscriber=subscriber,
+        fleet=fleet,
+        plane=server.plane,
+        admission=admission,
+        readiness=readiness,
+        silence=silence,
+        leases=leased,
+    )

@@ -19,7 +19,7 @@ from proto.prefixlb.v1.replica_pb2 import (
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from proto.text import TextCodec
 from radix_rs import Plane, TokenTotals
-from router.replica_channel import PROBE_TIMEOUT_S, open_channel
+from router.replica_channel import PROBE_TIMEOUT_S, Dialer, ReplicaChannel
 
 SNAPSHOT_TIMEOUT_S = 60.0
 TOKENIZER_TIMEOUT_S = 60.0
@@ -29,7 +29,8 @@ Message = TypeVar("Message")
 
 class Liveness(Enum):
     LIVE = "live"  # answers, as far as its last request and its last check say
-    SUSPECT = "suspect"  # failed a request or its checks; not picked until a check succeeds
+    DOUBTED = "doubted"  # failed a request; passed over where others are, until a check decides
+    SUSPECT = "suspect"  # fails its checks; not picked until one succeeds
 
 
 class Health(Enum):
@@ -43,7 +44,7 @@ class Health(Enum):
 class ReplicaState:
     """One replica while it is in the fleet's view; its connections close when it leaves."""
 
-    def __init__(self, lease: Lease, plane: Plane) -> None:
+    def __init__(self, lease: Lease, plane: Plane, dialer: Dialer) -> None:
         """Raises RouterError if its address is none."""
         self.lease = lease
         self._plane = plane
@@ -57,7 +58,7 @@ class ReplicaState:
         """What the data plane calls this life of the id."""
         self.liveness = Liveness.LIVE
         self.doubted = asyncio.Event()
-        """Set while SUSPECT, and when another replica claims its id: its next check is due soon."""
+        """Set while not LIVE, and when another replica claims its id: a check is due soon."""
         self.other_tokenizer = False
         """Not the one its model's text is tokenised with: text reaches it as it is."""
         self.silent_s = 0.0
@@ -68,9 +69,7 @@ class ReplicaState:
         """Its tokenizer, once fetched. Nobody reads it here: Tokenizers refers to it weakly, so it
         stays for as long as a replica of it does.
         """
-        self._channel = open_channel(lease.address)
-        self._replica = ReplicaStub(self._channel)
-        self._health = health_pb2_grpc.HealthStub(self._channel)
+        self._channel = ReplicaChannel(lease.address, dialer)
 
     @property
     def id(self) -> str:
@@ -103,21 +102,24 @@ class ReplicaState:
 
     def snapshot(self) -> AsyncGenerator[SnapshotResponse, None]:
         """To be closed: a reader that gives up ends the call."""
-        return _read(self._replica.Snapshot(SnapshotRequest(), timeout=SNAPSHOT_TIMEOUT_S))
+        replica = ReplicaStub(self._channel.current())
+        return _read(replica.Snapshot(SnapshotRequest(), timeout=SNAPSHOT_TIMEOUT_S))
 
     def tokenizer(self) -> AsyncGenerator[TokenizerResponse, None]:
         """To be closed, as `snapshot`."""
-        return _read(self._replica.Tokenizer(TokenizerRequest(), timeout=TOKENIZER_TIMEOUT_S))
+        replica = ReplicaStub(self._channel.current())
+        return _read(replica.Tokenizer(TokenizerRequest(), timeout=TOKENIZER_TIMEOUT_S))
 
     async def epoch(self) -> int:
         """The epoch of its tree now. Raises AioRpcError."""
-        info = await self._replica.Info(InfoRequest(), timeout=PROBE_TIMEOUT_S)
+        replica = ReplicaStub(self._channel.current())
+        info = await replica.Info(InfoRequest(), timeout=PROBE_TIMEOUT_S)
         return info.lease.epoch
 
     async def health(self) -> Health:
-        request = health_pb2.HealthCheckRequest()
+        stub = health_pb2_grpc.HealthStub(self._channel.current())
         try:
-            answer = await self._health.Check(request, timeout=PROBE_TIMEOUT_S)
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_TIMEOUT_S)
         except aio.AioRpcError:
             return Health.SILENT
         serving = answer.status == health_pb2.HealthCheckResponse.SERVING

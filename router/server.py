@@ -62,6 +62,7 @@ class Server:
         max_connections: int,
         max_held_bytes: int,
         retries: int,
+        retry_budget: float,
         write_stall_s: float,
         seed: int,
         clock: Callable[[], float] = time.monotonic,
@@ -85,6 +86,7 @@ class Server:
                 max_connections=max_connections,
                 max_held_bytes=max_held_bytes,
                 retries=retries,
+                retry_budget=retry_budget,
                 write_stall_s=write_stall_s,
                 behind=socket,
                 first_token_buckets_s=FIRST_TOKEN_BUCKETS,
@@ -105,6 +107,25 @@ class Server:
     @property
     def port(self) -> int:
         return self.plane.port
+
+    def set_bounds(
+        self,
+        *,
+        max_inflight: int,
+        queue_size: int,
+        queue_timeout_s: float,
+        retries: int,
+        retry_budget: float,
+    ) -> None:
+        """Other ones for the requests that come from now on."""
+        self.plane.set_bounds(
+            max_inflight=max_inflight,
+            queue_size=queue_size,
+            queue_timeout_s=queue_timeout_s,
+            max_open_calls=max_inflight + queue_size + OTHER_CALLS,
+            retries=retries,
+            retry_budget=retry_budget,
+        )
 
     def add(self, desk: Desk, admin: Admin, health: health_aio.HealthServicer) -> None:
         """What it serves; before `start`."""

@@ -2,13 +2,19 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from proto import settings
 from proto.settings import RedisUrl
+from proto.tls_files import TlsFiles, check_pairs
 
 
 def _split(value: object) -> object:
@@ -32,6 +38,11 @@ class RouterSettings(BaseSettings):
         extra="forbid",
     )
 
+    settings_file: Path | None = Field(
+        None,
+        description="TOML file with settings that neither a flag nor the environment gives, such "
+        "as max_inflight = 256; it is read again when it changes and on SIGHUP",
+    )
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(30000, ge=0, le=65535, description="gRPC port; 0 takes a free one")
     metrics_host: str = Field("127.0.0.1", description="address of the metrics page")
@@ -57,6 +68,35 @@ class RouterSettings(BaseSettings):
     static_replicas: Addresses = Field(
         [], description="host:port of every replica, for --discovery static"
     )
+    tls_cert: Path | None = Field(
+        None,
+        description="certificate of this router, and those that lead to its authority, in PEM: "
+        "clients are served over TLS alone",
+    )
+    tls_key: Path | None = Field(None, description="its key, in PEM, without a password")
+    tls_client_ca: Path | None = Field(
+        None, description="authorities in PEM; clients need a certificate of one of them"
+    )
+    auth_token_file: Path | None = Field(
+        None,
+        description="file of tokens, one a line: every call but a health check needs one, as "
+        "'authorization: Bearer TOKEN'",
+    )
+    admin_token_file: Path | None = Field(
+        None, description="the same for the admin service, instead of those; these open all"
+    )
+    replica_tls_ca: Path | None = Field(
+        None,
+        description="authorities in PEM: replicas are dialled over TLS, and need a certificate of "
+        "one of them for the host of their address",
+    )
+    replica_tls_server_name: str = Field(
+        "", description="name that the certificates of all replicas have, instead of that host"
+    )
+    replica_tls_cert: Path | None = Field(
+        None, description="certificate to show to replicas, in PEM"
+    )
+    replica_tls_key: Path | None = Field(None, description="its key, in PEM, without a password")
     policy: Literal[
         "cost",
         "cache_aware",
@@ -109,6 +149,27 @@ class RouterSettings(BaseSettings):
     retries: int = Field(
         2, ge=0, le=16, description="other replicas tried when one fails before it answers"
     )
+    retry_budget: float = Field(
+        0.2, ge=0, le=1, description="retries at most, as a part of all requests"
+    )
+    breaker_failures: int = Field(
+        5,
+        ge=1,
+        description="failed requests that open a replica's circuit breaker, if no more are "
+        "answered: it is passed over where others are",
+    )
+    breaker_window_s: float = Field(
+        10.0, ge=0.001, allow_inf_nan=False, description="seconds for which a failure is counted"
+    )
+    breaker_open_s: float = Field(
+        1.0,
+        ge=0.001,
+        allow_inf_nan=False,
+        description="seconds until one request tries again; twice as many after each that fails",
+    )
+    breaker_max_open_s: float = Field(
+        30.0, ge=0.001, allow_inf_nan=False, description="the most that these become"
+    )
     ready_timeout_s: float = Field(
         30.0, ge=0, description="seconds after which the router serves with mirrors still cold"
     )
@@ -140,6 +201,64 @@ class RouterSettings(BaseSettings):
         "INFO", description="least severe log line that is written"
     )
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, settings.SettingsFile(settings_cls)
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """By what replicas are picked, as `radix_rs.Router` takes it."""
+        return {
+            "policy": self.policy,
+            "k": self.uncached_weight,
+            "decode_weight": self.decode_weight,
+            "cache_threshold": self.cache_threshold,
+            "balance_abs_threshold": self.balance_abs_threshold,
+            "balance_rel_threshold": self.balance_rel_threshold,
+            "load_factor": self.load_factor,
+            "breaker_failures": self.breaker_failures,
+            "breaker_window_s": self.breaker_window_s,
+            "breaker_open_s": self.breaker_open_s,
+            "breaker_max_open_s": self.breaker_max_open_s,
+        }
+
+    @model_validator(mode="after")
+    def _opens_in_order(self) -> Self:
+        if self.breaker_max_open_s < self.breaker_open_s:
+            raise ValueError("--breaker-max-open-s must not be less than --breaker-open-s")
+        return self
+
+    @property
+    def client_tls_files(self) -> TlsFiles:
+        return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    @property
+    def replica_tls_files(self) -> TlsFiles:
+        return TlsFiles(self.replica_tls_cert, self.replica_tls_key, self.replica_tls_ca)
+
+    @model_validator(mode="after")
+    def _has_what_tls_needs(self) -> Self:
+        check_pairs(
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
+            replica_tls_cert=self.replica_tls_cert,
+            replica_tls_key=self.replica_tls_key,
+        )
+        if self.tls_client_ca and not self.tls_cert:
+            raise ValueError("--tls-client-ca needs --tls-cert")
+        if (self.replica_tls_cert or self.replica_tls_server_name) and not self.replica_tls_ca:
+            raise ValueError(
+                "--replica-tls-cert and --replica-tls-server-name need --replica-tls-ca"
+            )
+        return self
+
     @model_validator(mode="after")
     def _lists_replicas_if_static(self) -> Self:
         if (self.discovery == "static") != bool(self.static_replicas):
@@ -151,8 +270,10 @@ POLICIES: tuple[str, ...] = get_args(RouterSettings.model_fields["policy"].annot
 """All that `policy` may be."""
 
 SECTIONS = {
+    "settings_file": "where settings come from",
     "host": "where it listens",
     "redis_url": "its cluster",
+    "tls_cert": "who may connect, and how it connects to replicas",
     "policy": "how it routes",
     "ready_timeout_s": "start and end",
     "max_inflight": "limits and logs",
@@ -169,3 +290,8 @@ prefixlb router --discovery static --static-replicas 10.0.0.7:30001,10.0.0.8:300
 def read_settings(arguments: list[str]) -> RouterSettings:
     """Settings from flags, then environment, then defaults; a bad value ends the process."""
     return settings.read_settings(RouterSettings, arguments, sections=SECTIONS, examples=EXAMPLES)
+
+
+def parse_settings(arguments: list[str]) -> RouterSettings:
+    """The same for a process that goes on. Raises BadSettings."""
+    return settings.parse_settings(RouterSettings, arguments, sections=SECTIONS, examples=EXAMPLES)

@@ -81,10 +81,12 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
         hash_version: int = HASH_VERSION,
         secret: bytes = b"",
         codec: TextCodec | None = None,
+        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self.id, self.model, self.cluster, self.block_size = replica_id, model, cluster, block_size
         self.hash_version = hash_version
         self.codec = codec
+        self.credentials = credentials
         self.announced_digest = codec.digest() if codec else b""
         self.script = Script()
         self.served: list[Served] = []
@@ -137,7 +139,11 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
         add_InferenceServicer_to_server(self, self._server)
         add_ReplicaServicer_to_server(self, self._server)
         add_HealthServicer_to_server(self.health, self._server)
-        self.port = self._server.add_insecure_port(self.address)
+        self.port = (
+            self._server.add_secure_port(self.address, self.credentials)
+            if self.credentials
+            else self._server.add_insecure_port(self.address)
+        )
         await self._server.start()
         self._tasks = [asyncio.create_task(self._heartbeat())]
         if leased:

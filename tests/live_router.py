@@ -14,6 +14,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import disable_created_metrics
 
+from proto.credentials import IN_CLEAR, Credentials
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
@@ -140,9 +141,13 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
 
 @asynccontextmanager
 async def live_router(
-    redis_url: str, *, listed: Sequence[str] = (), **settings: Any
+    redis_url: str,
+    *,
+    listed: Sequence[str] = (),
+    credentials: Credentials = IN_CLEAR,
+    **settings: Any,
 ) -> AsyncIterator[LiveRouter]:
-    """`listed`: addresses of all replicas, instead of their leases."""
+    """`listed`: addresses of all replicas, instead of their leases. `credentials`: the client's."""
     values = {
         "port": 0,
         "metrics_port": 0,
@@ -156,9 +161,12 @@ async def live_router(
     disable_created_metrics()  # type: ignore[no-untyped-call]  # as the process does
     async with running(RouterSettings(**values), derive_hash_key(b"")) as router:
         address = f"127.0.0.1:{router.port}"
-        async with aio.insecure_channel(
-            address, options=[("grpc.use_local_subchannel_pool", 1)]
-        ) as channel:
+        channel = (
+            aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+            if credentials is IN_CLEAR
+            else credentials.aio_channel(address)
+        )
+        async with channel:
             yield LiveRouter(router, channel)
 
 

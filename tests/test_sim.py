@@ -117,6 +117,9 @@ def test_seeing_prefixes_wins_and_several_routers_lose_little() -> None:
     assert cost.ttft_mean_s < blind.ttft_mean_s / 2
     eight = play("cost", workload, Fleet(cache_tokens=500_000, routers=8, lag_s=0.03))
     assert eight.hit_rate > cost.hit_rate - 0.02
+    three = play("cost", workload, Fleet(cache_tokens=500_000, routers=3, lag_s=0.03))
+    assert three.hit_rate > 0.95 * cost.hit_rate
+    assert three.ttft_mean_s < 1.05 * cost.ttft_mean_s
     lossy = play("cost", workload, Fleet(cache_tokens=500_000, loss=0.1))
     assert lossy.snapshots > 8 and lossy.hit_rate > cost.hit_rate - 0.02
 

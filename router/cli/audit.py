@@ -4,16 +4,14 @@ import argparse
 import json
 from typing import Any
 
-import grpc
 from rich.table import Table
 
-from proto.client import CHANNEL_OPTIONS
 from proto.enum_names import short_name
 from proto.errors import from_status
 from proto.prefixlb.v1.admin_pb2 import AuditOutcome, AuditRequest, AuditResponse
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from router.cli import console
-from router.cli.request_flags import add_router_flag
+from router.cli.request_flags import add_router_flag, credentials
 
 EXAMPLES = """examples:
   prefixlb audit
@@ -41,10 +39,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(args: argparse.Namespace) -> int:
     """Print each replica's result as it comes in JSON, or all in one table."""
     audited = []
-    channel = grpc.insecure_channel(args.router, options=CHANNEL_OPTIONS)
+    mine = credentials(args)
+    request = AuditRequest(replica_ids=args.replicas)
     status = console.stderr().status("comparing trees block by block ...")
-    with channel, from_status(), status:
-        for each in AdminStub(channel).Audit(AuditRequest(replica_ids=args.replicas)):
+    with mine.channel(args.router) as channel, from_status(), status:
+        for each in AdminStub(channel).Audit(request, metadata=mine.metadata):
             audited.append(each)
             if args.json:
                 print(json.dumps(as_dict(each)), flush=True)

@@ -11,7 +11,7 @@ from router.cli.failures import sentence
 from router.cli.flag_types import utf8
 from router.cli.generate import show_answer
 from router.cli.readiness import wait_until_serving
-from router.cli.request_flags import add_request_flags, request_options
+from router.cli.request_flags import add_request_flags, credentials, request_options
 
 READY_TIMEOUT_S = 120.0
 
@@ -38,10 +38,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """One turn a line; a turn that fails or is cut off is not part of the history."""
-    wait_until_serving(args.router, console.stderr(), timeout_s=READY_TIMEOUT_S)
+    mine = credentials(args)
+    wait_until_serving(args.router, mine, console.stderr(), timeout_s=READY_TIMEOUT_S)
     history = [{"role": "system", "content": args.system}] if args.system else []
     failed = False
-    with Client(args.router) as client:
+    with Client(args.router, mine) as client:
         for line in messages():
             turn = [*history, {"role": "user", "content": line}]
             generation = client.generate(turn, **request_options(args))

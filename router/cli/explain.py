@@ -4,19 +4,23 @@ import argparse
 import json
 from typing import Any
 
-import grpc
 from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 
-from proto.client import CHANNEL_OPTIONS
 from proto.enum_names import short_name
 from proto.errors import InvalidRequest, from_status
-from proto.prefixlb.v1.admin_pb2 import ExplainRequest, ExplainResponse, PickReason
+from proto.prefixlb.v1.admin_pb2 import (
+    BreakerState,
+    Candidate,
+    ExplainRequest,
+    ExplainResponse,
+    PickReason,
+)
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.request import Prompt, build_request
 from router.cli import console
 from router.cli.flag_types import utf8
-from router.cli.request_flags import add_router_flag, request_options, text_prompt
+from router.cli.request_flags import add_router_flag, credentials, request_options, text_prompt
 
 EXAMPLES = """examples:
   prefixlb explain --chat "Name three rivers."
@@ -54,8 +58,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(args: argparse.Namespace) -> int:
     """Ask, and print. Exit code 1 if no replica can be picked."""
     request = build_request(_prompt(args), request_options(args))
-    with grpc.insecure_channel(args.router, options=CHANNEL_OPTIONS) as channel, from_status():
-        explained = AdminStub(channel).Explain(ExplainRequest(request=request), timeout=TIMEOUT_S)
+    mine = credentials(args)
+    with mine.channel(args.router) as channel, from_status():
+        explained = AdminStub(channel).Explain(
+            ExplainRequest(request=request), timeout=TIMEOUT_S, metadata=mine.metadata
+        )
     if args.json:
         print(json.dumps(as_dict(explained)))
     else:
@@ -76,13 +83,20 @@ def candidate_table(explained: ExplainResponse) -> Table:
         figures = (each.ahead_tokens, each.delayed_requests, each.decode_pressure_tokens)
         table.add_row(
             ">" if each.replica_id == explained.pick.replica_id else "",
-            each.replica_id if each.eligible else f"{each.replica_id} (cannot take requests)",
+            each.replica_id if each.eligible else f"{each.replica_id} ({_objection(each)})",
             str(each.matched_tokens),
             str(each.expected_tokens),
             *(f"{figure:.1f}" for figure in figures),
             f"{each.cost_tokens:.1f}" if each.eligible else "-",
         )
     return table
+
+
+def _objection(candidate: Candidate) -> str:
+    if candidate.breaker > BreakerState.BREAKER_STATE_CLOSED:
+        state = short_name(BreakerState, candidate.breaker).replace("_", " ")
+        return f"breaker {state}: only if there is no other"
+    return "cannot take requests"
 
 
 def verdict(explained: ExplainResponse) -> str:

@@ -1,15 +1,22 @@
 """What a router believes about its replicas, beside what each replica says of itself."""
 
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 
 from proto import keys
-from proto.client import CHANNEL_OPTIONS
+from proto.credentials import IN_CLEAR, Credentials
 from proto.enum_names import short_name
 from proto.errors import from_status
-from proto.prefixlb.v1.admin_pb2 import ListReplicasRequest, MirrorState, ReplicaStatus
+from proto.prefixlb.v1.admin_pb2 import (
+    BreakerState,
+    ListReplicasRequest,
+    MirrorState,
+    ReplicaStatus,
+)
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.prefixlb.v1.replica_pb2 import InfoRequest, InfoResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
@@ -53,6 +60,8 @@ class ReplicaView:
             return f"refused: {status.refusal.partition(':')[0]}"
         if status.live and status.silent_s >= keys.SILENT_S:
             return f"live, silent {status.silent_s:.0f} s"
+        if status.live and status.breaker > BreakerState.BREAKER_STATE_CLOSED:
+            return f"live, breaker {short_name(BreakerState, status.breaker).replace('_', ' ')}"
         return "draining" if status.load.draining else "live" if status.live else "suspect"
 
     @property
@@ -69,22 +78,33 @@ class ReplicaView:
         return f"{name}, {behind} behind" if behind > 0 else name
 
 
-def view_fleet(router_address: str, *, timeout_s: float = 5.0) -> list[ReplicaView]:
+def view_fleet(
+    router_address: str, credentials: Credentials = IN_CLEAR, *, timeout_s: float = 5.0
+) -> list[ReplicaView]:
     """All replicas the router knows, by id and address, each asked at the same time.
 
-    Raises an LBError if the router does not answer.
+    They are asked as the router is, in clear or over TLS by the same authorities, but without its
+    token and for a certificate of their own address. Raises an LBError if the router does not
+    answer.
     """
-    with grpc.insecure_channel(router_address, options=CHANNEL_OPTIONS) as channel, from_status():
-        listed = AdminStub(channel).ListReplicas(ListReplicasRequest(), timeout=timeout_s)
+    with credentials.channel(router_address) as channel, from_status():
+        listed = AdminStub(channel).ListReplicas(
+            ListReplicasRequest(), timeout=timeout_s, metadata=credentials.metadata
+        )
+    own = dataclasses.replace(credentials, token="", tls_server_name="")
     statuses = sorted(listed.replicas, key=lambda s: (s.lease.replica_id, s.lease.address))
     with ThreadPoolExecutor(MAX_ASKED_AT_ONCE) as asking:
-        infos = asking.map(replica_info, [status.lease.address for status in statuses])
+        infos = asking.map(
+            partial(replica_info, credentials=own), [status.lease.address for status in statuses]
+        )
         return list(map(ReplicaView, statuses, infos))
 
 
-def replica_info(address: str, *, timeout_s: float = 1.0) -> InfoResponse | None:
+def replica_info(
+    address: str, *, credentials: Credentials = IN_CLEAR, timeout_s: float = 1.0
+) -> InfoResponse | None:
     """What the replica at `address` says; None if it does not answer in time."""
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    with credentials.channel(address) as channel:
         try:
             return ReplicaStub(channel).Info(InfoRequest(), timeout=timeout_s)
         except grpc.RpcError:

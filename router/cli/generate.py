@@ -11,7 +11,7 @@ from proto.client import Client, Generation
 from proto.errors import LBError
 from router.cli import console
 from router.cli.flag_types import utf8
-from router.cli.request_flags import add_request_flags, request_options, text_prompt
+from router.cli.request_flags import add_request_flags, credentials, request_options, text_prompt
 
 EXAMPLES = """examples:
   prefixlb generate "The capital of France is" --max-tokens 8
@@ -46,7 +46,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(args: argparse.Namespace) -> int:
     """The answer goes to stdout as it comes; where it came from, to stderr."""
     prompt = text_prompt(args)
-    with Client(args.router) as client:
+    with Client(args.router, credentials(args)) as client:
         generation = client.generate(prompt, **request_options(args))
         if args.json:
             for _ in generation:

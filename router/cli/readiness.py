@@ -8,17 +8,18 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from rich.console import Console
 
-from proto.client import CHANNEL_OPTIONS
+from proto.credentials import IN_CLEAR, Credentials
 from proto.errors import Unavailable
 from router.cli import console
+from router.cli.tls_trouble import why_no_tls
 
 POLL_PERIOD_S = 0.1
 CONNECT_TIMEOUT_S = 2.0
 
 
-def serves(address: str) -> bool:
+def serves(address: str, credentials: Credentials = IN_CLEAR) -> bool:
     """Whether the server at `address` says SERVING; one without a health service serves."""
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    with credentials.channel(address) as channel:
         try:
             answer = HealthStub(channel).Check(HealthCheckRequest(), timeout=1.0)
         except grpc.RpcError as error:
@@ -26,7 +27,7 @@ def serves(address: str) -> bool:
     return bool(answer.status == HealthCheckResponse.SERVING)
 
 
-def why_unreachable(address: str) -> str | None:
+def why_unreachable(address: str, credentials: Credentials = IN_CLEAR) -> str | None:
     """What is wrong with host:port as far as one can see from here; None: gRPC is spoken there."""
     host, _, port = address.rpartition(":")
     try:
@@ -40,7 +41,9 @@ def why_unreachable(address: str) -> str | None:
         )
     except OSError as error:
         return f"cannot reach {address}: {error}"
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    if reason := why_no_tls(address, credentials):
+        return reason
+    with credentials.channel(address) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=CONNECT_TIMEOUT_S)
         except grpc.FutureTimeoutError:
@@ -51,14 +54,16 @@ def why_unreachable(address: str) -> str | None:
     return None
 
 
-def wait_until_serving(address: str, out: Console, *, timeout_s: float) -> None:
+def wait_until_serving(
+    address: str, credentials: Credentials, out: Console, *, timeout_s: float
+) -> None:
     """Return once it serves, telling `out` meanwhile. Raises Unavailable if that cannot be."""
-    if serves(address):
+    if serves(address, credentials):
         return
     started_s = time.monotonic()
     with console.waiting(out) as tell:
-        while not serves(address):
-            if reason := why_unreachable(address):
+        while not serves(address, credentials):
+            if reason := why_unreachable(address, credentials):
                 raise Unavailable(reason)
             waited_s = time.monotonic() - started_s
             if waited_s > timeout_s:

@@ -2,9 +2,14 @@
 
 import argparse
 import os
+from pathlib import Path
 from typing import cast
 
+from proto.credentials import Credentials
+from proto.errors import InvalidRequest
 from proto.request import Options, Prompt
+from proto.token_file import parse_tokens
+from proto.watched_files import read_file
 from router.cli.flag_types import address, seconds, utf8, whole
 from router.cli.piped_input import whole_input
 
@@ -13,13 +18,48 @@ MAX_UINT32, MAX_UINT64 = 2**32 - 1, 2**64 - 1
 
 
 def add_router_flag(parser: argparse.ArgumentParser, what: str) -> None:
-    """Whom to ask."""
+    """Whom to ask, and with what to come there."""
     parser.add_argument(
         "--router",
         type=router_address,
         metavar="HOST:PORT",
         default=os.environ.get("PREFIXLB_ROUTER") or DEFAULT_ROUTER,
         help=f"{what} (default: $PREFIXLB_ROUTER, else {DEFAULT_ROUTER})",
+    )
+
+    flags = parser.add_argument_group("where TLS is spoken, or a token asked for")
+    for flag, metavar, help_text in (
+        ("--tls-ca", "FILE", "speak TLS: authorities of the server's certificate, in PEM"),
+        ("--tls-cert", "FILE", "certificate to show, in PEM"),
+        ("--tls-key", "FILE", "its key"),
+        ("--tls-server-name", "NAME", "of the certificate, if it is not the host's"),
+        ("--token-file", "FILE", "file whose first token is sent"),
+    ):
+        variable = "PREFIXLB_" + flag.removeprefix("--").replace("-", "_").upper()
+        flags.add_argument(
+            flag,
+            metavar=metavar,
+            default=os.environ.get(variable) or None,
+            help=f"{help_text} (default: ${variable})",
+        )
+
+
+def credentials(args: argparse.Namespace) -> Credentials:
+    """With what the command comes to a server. Raises InvalidRequest or InvalidFile."""
+    if (args.tls_cert is None) != (args.tls_key is None):
+        raise InvalidRequest("--tls-cert and --tls-key need each other")
+    if (args.tls_cert or args.tls_server_name) and args.tls_ca is None:
+        raise InvalidRequest("--tls-cert and --tls-server-name need --tls-ca")
+    token = ""
+    if args.token_file:
+        path = Path(args.token_file)
+        token = parse_tokens(path, read_file(path))[0].decode()
+    return Credentials(
+        tls_ca=args.tls_ca,
+        tls_cert=args.tls_cert,
+        tls_key=args.tls_key,
+        tls_server_name=args.tls_server_name or "",
+        token=token,
     )
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from router.cli import console, refresh
 from router.cli.fleet_view import ReplicaView, view_fleet
-from router.cli.request_flags import add_router_flag
+from router.cli.request_flags import add_router_flag, credentials
 
 EXAMPLES = """examples:
   prefixlb status --watch
@@ -43,7 +43,7 @@ WIDE = 110
 
 def run(args: argparse.Namespace) -> int:
     """Print it once, or again and again."""
-    read = partial(view_fleet, args.router)
+    read = partial(view_fleet, args.router, credentials(args))
     fleets = refresh.each_second(read) if args.watch else iter((read(),))
     if args.json:
         for views in fleets:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from router.cli import console, refresh
 from router.cli.fleet_view import ReplicaView, view_fleet
-from router.cli.request_flags import add_router_flag
+from router.cli.request_flags import add_router_flag, credentials
 
 EXAMPLES = """examples:
   prefixlb top
@@ -46,7 +46,7 @@ class Row:
 
 def run(args: argparse.Namespace) -> int:
     """Print until Ctrl-C."""
-    frames = rows(refresh.each_second(partial(view_fleet, args.router)))
+    frames = rows(refresh.each_second(partial(view_fleet, args.router, credentials(args))))
     if args.json:
         for frame in frames:
             shown = {"router": args.router, "replicas": [as_dict(row) for row in frame]}

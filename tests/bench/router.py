@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
+from tests.authority import Authority, Pair
 from tests.bench.figures import Figure, run_benchmark
 from tests.bench.http2_replica import LAST, MESSAGE
 from tests.bench.token_gaps import token_gaps
@@ -75,7 +76,9 @@ def request_file(directory: Path, tokens: int) -> Path:
     return path
 
 
-def run(load: Load, port: int, proxy: psutil.Process | None, log: Path) -> Cost:
+def run(
+    load: Load, port: int, proxy: psutil.Process | None, log: Path, scheme: str = "http"
+) -> Cost:
     """One run of h2load against a port; every request must succeed."""
     before = proxy.cpu_times() if proxy else None
     log.unlink(missing_ok=True)
@@ -83,7 +86,7 @@ def run(load: Load, port: int, proxy: psutil.Process | None, log: Path) -> Cost:
         *("h2load", "-t1", f"-c{load.connections}", f"-m{load.streams}", f"-n{load.requests}"),
         *("-d", load.body, "--log-file", log),
         *("-H", "content-type: application/grpc", "-H", "te: trailers"),
-        f"http://127.0.0.1:{port}{PATH}",
+        f"{scheme}://127.0.0.1:{port}{PATH}",
     ]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     done = re.search(r"(\d+) succeeded, (\d+) failed", said)
@@ -101,27 +104,38 @@ class Ports:
     direct: int
     ours: tuple[int, psutil.Process]
     peer: tuple[int, psutil.Process]
+    scheme: str
 
 
 @contextmanager
-def proxies(replicas: Sequence[int]) -> Iterator[Ports]:
-    """Both, in front of the same replicas."""
+def proxies(replicas: Sequence[int], tls: Pair | None = None) -> Iterator[Ports]:
+    """Both, in front of the same replicas, which they reach in clear."""
+    frontend, ours_flags, peer_flags = ";no-tls", (), ()
+    if tls:
+        frontend = ""
+        ours_flags, peer_flags = ("--tls", tls.cert, tls.key), (tls.key, tls.cert)
     with ExitStack() as stack:
         ours, peer = free_port(), free_port()
         module = (sys.executable, "-m", "tests.bench.lone_plane", ours, 1)
         addresses = [f"127.0.0.1:{port}" for port in replicas]
-        our_process = stack.enter_context(process(*module, *addresses, port=ours))
+        our_process = stack.enter_context(process(*module, *addresses, *ours_flags, port=ours))
         peer_process = stack.enter_context(
             process(
-                *("nghttpx", f"-f127.0.0.1,{peer};no-tls"),
+                *("nghttpx", f"-f127.0.0.1,{peer}{frontend}"),
                 *(f"-b127.0.0.1,{port};;proto=h2" for port in replicas),
                 *("--workers=1", "--single-process", "--no-ocsp", "--accesslog-file=/dev/null"),
                 "--frontend-http2-max-concurrent-streams=4096",
                 "--backend-http2-max-concurrent-streams=4096",
+                *peer_flags,
                 port=peer,
             )
         )
-        yield Ports(replicas[0], (ours, our_process), (peer, peer_process))
+        yield Ports(
+            replicas[0],
+            (ours, our_process),
+            (peer, peer_process),
+            "https" if tls else "http",
+        )
 
 
 @contextmanager
@@ -158,7 +172,7 @@ def compare(load: Load, ports: Ports, rounds: int, log: Path) -> tuple[list[Cost
     ours, peer = [], []
     for number in range(rounds + 1):
         for costs, (port, proxy) in ((ours, ports.ours), (peer, ports.peer)):
-            cost = run(load, port, proxy, log)
+            cost = run(load, port, proxy, log, ports.scheme)
             if number:
                 costs.append(cost)
     return ours, peer
@@ -195,6 +209,11 @@ def measure(rounds: int) -> list[Figure]:
             figures.append(Figure("added p50 alone, beside 135 us", added_s, [135e-6] * rounds, 1))
             peer_s = [each.p50_s - statistics.median(direct) for each in peer]
             figures.append(Figure("the same, beside nghttpx's", added_s, peer_s, 1.15))
+        pair = Authority(directory).issue("tls", "127.0.0.1")
+        with static_replicas(directory, LAST) as replicas, proxies(replicas, pair) as ports:
+            for load in (unary, large):
+                ours, peer = compare(load, ports, rounds, log)
+                figures.append(Figure(f"CPU over TLS: {load.name}", cpu(ours), cpu(peer), 1.6))
         with (
             static_replicas(directory, messages_of(16)) as replicas,
             proxies(replicas) as ports,

@@ -5,14 +5,15 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from proto.answer import Piece
 from proto.client import AsyncClient
+from proto.prefixlb.v1.replica_pb2 import SnapshotRequest, SnapshotResponse
+from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from radix_rs import Router, derive_hash_key
 from router.mirror import Mirror, MirrorState
-from router.replica_channel import ask_lease
-from router.replica_state import ReplicaState
+from router.replica_channel import ask_lease, open_channel
 from tests.bench.row import Row
 from tests.bench.timed_cluster import timed_cluster
 from tests.bench.timed_replica import CHAIN_BLOCKS
@@ -40,13 +41,18 @@ def snapshots(rounds: int) -> list[Row]:
 async def _take_snapshots(address: str, rounds: int) -> list[tuple[float, float]]:
     """When each began and was applied."""
     spans = []
-    state = ReplicaState(await ask_lease(address))
-    try:
+    lease = await ask_lease(address)
+    async with open_channel(address) as channel:
+        stub = ReplicaStub(channel)
         for _ in range(rounds):
             router = Router(hash_key=derive_hash_key(b""))
-            router.add_replica(state.id, model=state.lease.model, block_size=16)
+            router.add_replica(lease.replica_id, model=lease.model, block_size=16)
             mirror = Mirror(
-                state.id, router=router, snapshot=state.snapshot, rng=random.Random(), sleep=_now
+                lease.replica_id,
+                router=router,
+                snapshot=lambda: _chunks(stub),
+                rng=random.Random(),
+                sleep=_now,
             )
             async with AsyncClient(address) as client:
                 pieces = aiter(client.generate([5] * 40, max_tokens=2000, ignore_eos=True))
@@ -59,13 +65,16 @@ async def _take_snapshots(address: str, rounds: int) -> list[tuple[float, float]
                 while mirror.state is not MirrorState.STREAMING:  # noqa: ASYNC110
                     await asyncio.sleep(0.002)
                 spans.append((began_s, time.monotonic()))
-                assert router.mirror(state.id).count >= NUM_BLOCKS
+                assert router.mirror(lease.replica_id).count >= NUM_BLOCKS
                 for task in (decoding, following):
                     task.cancel()
                 await asyncio.wait((decoding, following))
-    finally:
-        await state.close()
     return spans
+
+
+async def _chunks(stub: ReplicaStub) -> AsyncGenerator[SnapshotResponse, None]:
+    async for chunk in stub.Snapshot(SnapshotRequest()):
+        yield chunk
 
 
 async def _now(_: float) -> None:

@@ -51,6 +51,34 @@ PICK_REASON_POLICY: PickReason.ValueType  # 4
 """The policy does not look at prefixes."""
 Global___PickReason: _TypeAlias = PickReason  # noqa: Y015
 
+class _BreakerState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BreakerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BreakerState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BREAKER_STATE_UNSPECIFIED: _BreakerState.ValueType  # 0
+    BREAKER_STATE_CLOSED: _BreakerState.ValueType  # 1
+    BREAKER_STATE_OVERLOADED: _BreakerState.ValueType  # 2
+    """It turned a request away a moment ago because it has too much to do."""
+    BREAKER_STATE_OPEN: _BreakerState.ValueType  # 3
+    """Requests failed there, and it is too early to try again."""
+    BREAKER_STATE_HALF_OPEN: _BreakerState.ValueType  # 4
+    """Requests failed there, and the next one tries again, alone."""
+
+class BreakerState(_BreakerState, metaclass=_BreakerStateEnumTypeWrapper):
+    """What a replica's answers to this router say of it. Any but closed: it is picked only where no replica's is closed."""
+
+BREAKER_STATE_UNSPECIFIED: BreakerState.ValueType  # 0
+BREAKER_STATE_CLOSED: BreakerState.ValueType  # 1
+BREAKER_STATE_OVERLOADED: BreakerState.ValueType  # 2
+"""It turned a request away a moment ago because it has too much to do."""
+BREAKER_STATE_OPEN: BreakerState.ValueType  # 3
+"""Requests failed there, and it is too early to try again."""
+BREAKER_STATE_HALF_OPEN: BreakerState.ValueType  # 4
+"""Requests failed there, and the next one tries again, alone."""
+Global___BreakerState: _TypeAlias = BreakerState  # noqa: Y015
+
 class _MirrorState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -110,6 +138,9 @@ class PickRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_FIELD_NUMBER: _builtins.int
+    LEASE_S_FIELD_NUMBER: _builtins.int
+    lease_s: _builtins.float
+    """Seconds, at most 600; 0: no lease. A router has at most 10,000 at a time; above it: RESOURCE_EXHAUSTED."""
     @_builtins.property
     def request(self) -> _inference_pb2.GenerateRequest:
         """Only model, prompt, media, extra_key and cache_salt count."""
@@ -118,10 +149,11 @@ class PickRequest(_message.Message):
         self,
         *,
         request: _inference_pb2.GenerateRequest | None = ...,
+        lease_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_s", b"lease_s", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -136,11 +168,14 @@ class PickResponse(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     MATCHED_TOKENS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     address: _builtins.str
     prompt_tokens: _builtins.int
     matched_tokens: _builtins.int
     reason: Global___PickReason.ValueType
+    ticket: _builtins.int
+    """Names the lease; 0 if there is none."""
     def __init__(
         self,
         *,
@@ -149,14 +184,60 @@ class PickResponse(_message.Message):
         prompt_tokens: _builtins.int = ...,
         matched_tokens: _builtins.int = ...,
         reason: Global___PickReason.ValueType = ...,
+        ticket: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "matched_tokens", b"matched_tokens", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "matched_tokens", b"matched_tokens", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "replica_id", b"replica_id", "ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PickResponse: _TypeAlias = PickResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKET_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    ticket: _builtins.int
+    code: _builtins.int
+    """The gRPC status with which the replica ended the request; one that never answered is UNAVAILABLE (14). It counts
+    for the replica's breaker as that of a request the router had sent. One the caller gave up is CANCELLED (1).
+    """
+    def __init__(
+        self,
+        *,
+        ticket: _builtins.int = ...,
+        code: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "ticket", b"ticket"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseRequest: _TypeAlias = ReleaseRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASED_FIELD_NUMBER: _builtins.int
+    released: _builtins.bool
+    """False if no such lease is known: it ran out, or was released, or another router gave it."""
+    def __init__(
+        self,
+        *,
+        released: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["released", b"released"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseResponse: _TypeAlias = ReleaseResponse  # noqa: Y015
 
 @_typing.final
 class ExplainRequest(_message.Message):
@@ -216,9 +297,10 @@ class Candidate(_message.Message):
     DELAYED_REQUESTS_FIELD_NUMBER: _builtins.int
     DECODE_PRESSURE_TOKENS_FIELD_NUMBER: _builtins.int
     COST_TOKENS_FIELD_NUMBER: _builtins.int
+    BREAKER_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     eligible: _builtins.bool
-    """Can be picked: live, of this model, not draining."""
+    """Can be picked: live, of this model, not draining, its breaker closed or about to try it."""
     matched_tokens: _builtins.int
     """Stored there, by its deltas."""
     expected_tokens: _builtins.int
@@ -229,6 +311,7 @@ class Candidate(_message.Message):
     """Waiting requests this one would delay."""
     decode_pressure_tokens: _builtins.float
     cost_tokens: _builtins.float
+    breaker: Global___BreakerState.ValueType
     def __init__(
         self,
         *,
@@ -240,10 +323,11 @@ class Candidate(_message.Message):
         delayed_requests: _builtins.float = ...,
         decode_pressure_tokens: _builtins.float = ...,
         cost_tokens: _builtins.float = ...,
+        breaker: Global___BreakerState.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead_tokens", b"ahead_tokens", "cost_tokens", b"cost_tokens", "decode_pressure_tokens", b"decode_pressure_tokens", "delayed_requests", b"delayed_requests", "eligible", b"eligible", "expected_tokens", b"expected_tokens", "matched_tokens", b"matched_tokens", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead_tokens", b"ahead_tokens", "breaker", b"breaker", "cost_tokens", b"cost_tokens", "decode_pressure_tokens", b"decode_pressure_tokens", "delayed_requests", b"delayed_requests", "eligible", b"eligible", "expected_tokens", b"expected_tokens", "matched_tokens", b"matched_tokens", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -308,6 +392,8 @@ class ReplicaStatus(_message.Message):
     OTHER_TOKENIZER_FIELD_NUMBER: _builtins.int
     DELTA_LAG_S_FIELD_NUMBER: _builtins.int
     SILENT_S_FIELD_NUMBER: _builtins.int
+    BREAKER_FIELD_NUMBER: _builtins.int
+    BREAKER_OPENINGS_FIELD_NUMBER: _builtins.int
     mirror: Global___MirrorState.ValueType
     epoch: _builtins.int
     """Where the mirror stands."""
@@ -342,6 +428,9 @@ class ReplicaStatus(_message.Message):
     """For how long it has been live, and Redis answered, without a batch of it. 10 and more is an alarm: its publisher
     is silent, and the mirror perhaps not what the tree is.
     """
+    breaker: Global___BreakerState.ValueType
+    breaker_openings: _builtins.int
+    """How often the breaker opened since the replica joined this router."""
     @_builtins.property
     def lease(self) -> _delta_pb2.Lease: ...
     @_builtins.property
@@ -369,10 +458,12 @@ class ReplicaStatus(_message.Message):
         other_tokenizer: _builtins.bool = ...,
         delta_lag_s: _builtins.float = ...,
         silent_s: _builtins.float = ...,
+        breaker: Global___BreakerState.ValueType = ...,
+        breaker_openings: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "captured_tokens", b"captured_tokens", "count", b"count", "delivered_tokens", b"delivered_tokens", "delta_lag_s", b"delta_lag_s", "digest", b"digest", "epoch", b"epoch", "gaps", b"gaps", "in_flight", b"in_flight", "lease", b"lease", "live", b"live", "load", b"load", "mirror", b"mirror", "other_tokenizer", b"other_tokenizer", "prompt_tokens", b"prompt_tokens", "refusal", b"refusal", "requests", b"requests", "seq", b"seq", "silent_s", b"silent_s", "snapshots", b"snapshots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "breaker", b"breaker", "breaker_openings", b"breaker_openings", "captured_tokens", b"captured_tokens", "count", b"count", "delivered_tokens", b"delivered_tokens", "delta_lag_s", b"delta_lag_s", "digest", b"digest", "epoch", b"epoch", "gaps", b"gaps", "in_flight", b"in_flight", "lease", b"lease", "live", b"live", "load", b"load", "mirror", b"mirror", "other_tokenizer", b"other_tokenizer", "prompt_tokens", b"prompt_tokens", "refusal", b"refusal", "requests", b"requests", "seq", b"seq", "silent_s", b"silent_s", "snapshots", b"snapshots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

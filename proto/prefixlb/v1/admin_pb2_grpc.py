@@ -40,6 +40,11 @@ class AdminStub:
                 request_serializer=prefixlb_dot_v1_dot_admin__pb2.PickRequest.SerializeToString,
                 response_deserializer=prefixlb_dot_v1_dot_admin__pb2.PickResponse.FromString,
                 _registered_method=True)
+        self.Release = channel.unary_unary(
+                '/prefixlb.v1.Admin/Release',
+                request_serializer=prefixlb_dot_v1_dot_admin__pb2.ReleaseRequest.SerializeToString,
+                response_deserializer=prefixlb_dot_v1_dot_admin__pb2.ReleaseResponse.FromString,
+                _registered_method=True)
         self.Explain = channel.unary_unary(
                 '/prefixlb.v1.Admin/Explain',
                 request_serializer=prefixlb_dot_v1_dot_admin__pb2.ExplainRequest.SerializeToString,
@@ -62,7 +67,15 @@ class AdminServicer:
     """
 
     def Pick(self, request, context):
-        """Pick decides as Generate would. It sends and books nothing: the prompt is not in flight.
+        """Pick decides as Generate would, and sends nothing. Without a lease it books nothing either. With one the prompt is
+        in flight there, as if sent by the router, until Release or the end of the lease: for callers that send themselves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Release(self, request, context):
+        """Release ends a lease and says how the request ended. Of the router that gave it: others do not know the ticket.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -97,6 +110,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Pick,
                     request_deserializer=prefixlb_dot_v1_dot_admin__pb2.PickRequest.FromString,
                     response_serializer=prefixlb_dot_v1_dot_admin__pb2.PickResponse.SerializeToString,
+            ),
+            'Release': grpc.unary_unary_rpc_method_handler(
+                    servicer.Release,
+                    request_deserializer=prefixlb_dot_v1_dot_admin__pb2.ReleaseRequest.FromString,
+                    response_serializer=prefixlb_dot_v1_dot_admin__pb2.ReleaseResponse.SerializeToString,
             ),
             'Explain': grpc.unary_unary_rpc_method_handler(
                     servicer.Explain,
@@ -142,6 +160,33 @@ class Admin:
             '/prefixlb.v1.Admin/Pick',
             prefixlb_dot_v1_dot_admin__pb2.PickRequest.SerializeToString,
             prefixlb_dot_v1_dot_admin__pb2.PickResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Release(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/prefixlb.v1.Admin/Release',
+            prefixlb_dot_v1_dot_admin__pb2.ReleaseRequest.SerializeToString,
+            prefixlb_dot_v1_dot_admin__pb2.ReleaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

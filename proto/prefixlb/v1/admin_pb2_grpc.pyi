@@ -34,7 +34,11 @@ class AdminStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminAsyncStub: ...
     Pick: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PickRequest, _admin_pb2.PickResponse]
-    """Pick decides as Generate would. It sends and books nothing: the prompt is not in flight."""
+    """Pick decides as Generate would, and sends nothing. Without a lease it books nothing either. With one the prompt is
+    in flight there, as if sent by the router, until Release or the end of the lease: for callers that send themselves.
+    """
+    Release: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReleaseRequest, _admin_pb2.ReleaseResponse]
+    """Release ends a lease and says how the request ended. Of the router that gave it: others do not know the ticket."""
     Explain: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequest, _admin_pb2.ExplainResponse]
     """Explain shows every replica's match, load and cost, and the pick."""
     ListReplicas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListReplicasRequest, _admin_pb2.ListReplicasResponse]
@@ -50,7 +54,11 @@ class AdminAsyncStub(AdminStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Pick: _aio.UnaryUnaryMultiCallable[_admin_pb2.PickRequest, _admin_pb2.PickResponse]  # type: ignore[assignment]
-    """Pick decides as Generate would. It sends and books nothing: the prompt is not in flight."""
+    """Pick decides as Generate would, and sends nothing. Without a lease it books nothing either. With one the prompt is
+    in flight there, as if sent by the router, until Release or the end of the lease: for callers that send themselves.
+    """
+    Release: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReleaseRequest, _admin_pb2.ReleaseResponse]  # type: ignore[assignment]
+    """Release ends a lease and says how the request ended. Of the router that gave it: others do not know the ticket."""
     Explain: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequest, _admin_pb2.ExplainResponse]  # type: ignore[assignment]
     """Explain shows every replica's match, load and cost, and the pick."""
     ListReplicas: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListReplicasRequest, _admin_pb2.ListReplicasResponse]  # type: ignore[assignment]
@@ -69,7 +77,17 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.PickRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PickResponse, _abc.Awaitable[_admin_pb2.PickResponse]]:
-        """Pick decides as Generate would. It sends and books nothing: the prompt is not in flight."""
+        """Pick decides as Generate would, and sends nothing. Without a lease it books nothing either. With one the prompt is
+        in flight there, as if sent by the router, until Release or the end of the lease: for callers that send themselves.
+        """
+
+    @_abc_1.abstractmethod
+    def Release(
+        self,
+        request: _admin_pb2.ReleaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ReleaseResponse, _abc.Awaitable[_admin_pb2.ReleaseResponse]]:
+        """Release ends a lease and says how the request ended. Of the router that gave it: others do not know the ticket."""
 
     @_abc_1.abstractmethod
     def Explain(

@@ -13,6 +13,8 @@ pub struct Candidate {
     pub id: ReplicaId,
     /// Of its name: the same in every router.
     pub name_hash: u64,
+    /// Its answers speak for it; the others are for want of better.
+    pub is_sound: bool,
     /// Leading tokens of the prompt in its mirror.
     pub matched: u64,
     /// Leading tokens in its mirror or coming with a prompt in flight.

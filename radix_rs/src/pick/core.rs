@@ -1,11 +1,12 @@
 //! The parts joined: one pick, decided without I/O.
 
+use super::breaker::{BreakerLimits, BreakerState};
 use super::candidate::Candidate;
 use super::cost::{Weights, terms};
 use super::fleet::{Fleet, Model, Replica};
 use super::in_flight::InFlight;
 use super::pending::Sent;
-use super::policy::Policy;
+use super::policy::{Policy, Rules};
 use super::random::Random;
 use crate::delta::Load;
 use crate::error::RouterError;
@@ -59,10 +60,21 @@ pub struct Pick {
 pub struct Explained {
     /// Its name.
     pub replica: String,
-    /// Can be picked.
+    /// Can be picked, even if others are there.
     pub eligible: bool,
+    /// Of its breaker.
+    pub breaker: BreakerState,
     /// Its figures.
     pub candidate: Candidate,
+}
+
+/// A replica's breaker, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerReading {
+    /// What it is now.
+    pub state: BreakerState,
+    /// How often it opened.
+    pub openings: u64,
 }
 
 /// The figures of one replica's mirror.
@@ -103,21 +115,25 @@ pub(crate) struct Core {
     pub(super) in_flight: InFlight,
     policy: Policy,
     weights: Weights,
+    breaker: BreakerLimits,
     random: Random,
+    last_resorts: u64,
     /// Kept to spare the allocations.
     matches: Matches,
     candidates: Vec<Candidate>,
 }
 
 impl Core {
-    pub fn new(policy: Policy, weights: Weights, seed: u64) -> Self {
+    pub fn new(rules: &Rules, seed: u64) -> Self {
         Self {
             fleet: Fleet::default(),
             index: Index::default(),
             in_flight: InFlight::default(),
-            policy,
-            weights,
+            policy: Policy::new(rules),
+            weights: rules.weights,
+            breaker: rules.breaker,
             random: Random::new(seed),
+            last_resorts: 0,
             matches: Matches::default(),
             candidates: Vec::new(),
         }
@@ -143,8 +159,71 @@ impl Core {
     }
 
     pub fn set_eligible(&mut self, name: &str, eligible: bool) -> Result<(), RouterError> {
-        self.fleet.find_mut(name)?.1.eligible = eligible;
+        let (_, replica) = self.fleet.find_mut(name)?;
+        replica.eligible = eligible;
+        replica.doubted = false;
         Ok(())
+    }
+
+    pub fn doubt(&mut self, name: &str) -> Result<(), RouterError> {
+        self.fleet.find_mut(name)?.1.doubted = true;
+        Ok(())
+    }
+
+    /// From now on these rules hold.
+    pub fn follow(&mut self, rules: &Rules) {
+        self.policy = Policy::new(rules);
+        self.weights = rules.weights;
+        self.breaker = rules.breaker;
+    }
+
+    pub fn breaker(&self, name: &str, now_s: f64) -> Result<BreakerReading, RouterError> {
+        let breaker = &self.find(name)?.1.breaker;
+        Ok(BreakerReading {
+            state: breaker.state(now_s),
+            openings: breaker.openings(),
+        })
+    }
+
+    /// How often a replica was picked although its answers spoke against it, as they did against all.
+    pub fn last_resorts(&self) -> u64 {
+        self.last_resorts
+    }
+
+    /// The answer begins; true if that closes the breaker.
+    pub fn prefilled(&mut self, ticket: u64) -> bool {
+        self.in_flight.prefilled(ticket);
+        let replica = self.replica_of(ticket);
+        replica.is_some_and(|replica| replica.breaker.answered(ticket))
+    }
+
+    /// The request failed; true if that opens the breaker.
+    pub fn failed(&mut self, ticket: u64, now_s: f64) -> bool {
+        let (limits, mut random) = (self.breaker, self.random.clone());
+        let replica = self.replica_of(ticket);
+        let opens = replica
+            .is_some_and(|replica| replica.breaker.failed(ticket, now_s, &limits, &mut random));
+        self.random = random;
+        opens
+    }
+
+    /// The replica turned it away because it has too much to do.
+    pub fn overloaded(&mut self, ticket: u64, until_s: f64) {
+        if let Some(replica) = self.replica_of(ticket) {
+            replica.breaker.overloaded(until_s);
+        }
+    }
+
+    /// The request ended.
+    pub fn release(&mut self, ticket: u64) {
+        if let Some(replica) = self.replica_of(ticket) {
+            replica.breaker.ended(ticket);
+        }
+        self.in_flight.release(ticket);
+    }
+
+    fn replica_of(&mut self, ticket: u64) -> Option<&mut Replica> {
+        self.fleet.get_mut(self.in_flight.replica(ticket)?)
     }
 
     /// Forgets where a mirror stands; its blocks are still to be cleared.
@@ -194,7 +273,12 @@ impl Core {
     /// The replica for a prompt, which is in flight there from now on; None if none can be picked.
     pub fn pick(&mut self, prompt: &Hashed<'_>, exclude: &[String], now_s: f64) -> Option<Pick> {
         let choice = self.choose(prompt, exclude, now_s)?;
-        let Candidate { id, expected, .. } = choice.candidate;
+        let Candidate {
+            id,
+            expected,
+            is_sound,
+            ..
+        } = choice.candidate;
         self.random = choice.random;
         self.policy.picked(id);
         let sent = Sent {
@@ -205,6 +289,10 @@ impl Core {
             uncached_tokens: prompt.tokens.saturating_sub(expected).max(1),
         };
         let ticket = self.in_flight.send(id, &sent, now_s);
+        if let Some(replica) = self.fleet.get_mut(id) {
+            replica.breaker.sent(ticket, now_s, &self.breaker);
+        }
+        self.last_resorts += u64::from(!is_sound);
         Some(Pick {
             ticket,
             ..choice.pick
@@ -223,7 +311,8 @@ impl Core {
         self.each_candidate(prompt, now_s, |replica, candidate| {
             all.push(Explained {
                 replica: replica.name.clone(),
-                eligible: replica.takes_prompts(),
+                eligible: replica.takes_prompts() && candidate.is_sound,
+                breaker: replica.breaker.state(now_s),
                 candidate,
             });
         });
@@ -281,6 +370,7 @@ impl Core {
         Candidate {
             id,
             name_hash: replica.name_hash,
+            is_sound: replica.is_sound(now_s),
             matched: prompt.tokens_of(matched),
             expected: prompt.tokens_of(expected),
             terms: terms(
@@ -302,11 +392,16 @@ impl Core {
         self.in_flight.expire(now_s);
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
+        let mut sound = 0;
         self.each_candidate(prompt, now_s, |replica, candidate| {
             if replica.takes_prompts() && !exclude.contains(&replica.name) {
+                sound += usize::from(candidate.is_sound);
                 candidates.push(candidate);
             }
         });
+        if (1..candidates.len()).contains(&sound) {
+            candidates.retain(|candidate| candidate.is_sound);
+        }
         let choice = self.choose_among(prompt, &candidates);
         self.candidates = candidates;
         choice

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use siphasher::sip::SipHasher13;
 
+use super::breaker::Breaker;
 use super::load::LoadReport;
 use crate::error::RouterError;
 use crate::index::{Position, ReplicaId, ReplicaSet};
@@ -17,6 +18,9 @@ pub(crate) struct Replica {
     pub model: String,
     pub block_size: u32,
     pub eligible: bool,
+    /// A request failed there, and nobody has looked since whether it is alive.
+    pub doubted: bool,
+    pub breaker: Breaker,
     /// Of its mirror.
     pub position: Position,
     pub report: LoadReport,
@@ -26,6 +30,11 @@ impl Replica {
     /// May get prompts: it is meant to, and takes them.
     pub fn takes_prompts(&self) -> bool {
         self.eligible && !self.report.load.draining
+    }
+
+    /// Should get prompts before those that take them too, but are not.
+    pub fn is_sound(&self, now_s: f64) -> bool {
+        !self.doubted && self.breaker.admits(now_s)
     }
 }
 
@@ -78,6 +87,8 @@ impl Fleet {
             model: model.to_owned(),
             block_size,
             eligible: false,
+            doubted: false,
+            breaker: Breaker::default(),
             position: Position::default(),
             report: LoadReport::default(),
         });
@@ -110,6 +121,10 @@ impl Fleet {
     /// The replica of a number, None after its removal.
     pub fn get(&self, id: ReplicaId) -> Option<&Replica> {
         self.replicas.get(id as usize)?.as_ref()
+    }
+
+    pub fn get_mut(&mut self, id: ReplicaId) -> Option<&mut Replica> {
+        self.replicas.get_mut(id as usize)?.as_mut()
     }
 
     /// The replica of a name, to change, with its number.

@@ -126,6 +126,11 @@ impl InFlight {
         }
     }
 
+    /// Where the request went that has not ended.
+    pub fn replica(&self, ticket: u64) -> Option<ReplicaId> {
+        self.requests.get(&ticket).copied()
+    }
+
     /// Its request ended.
     pub fn release(&mut self, ticket: u64) {
         self.prefilled(ticket);

@@ -7,6 +7,9 @@
 mod announced_tests;
 mod batch;
 mod block_set;
+mod breaker;
+#[cfg(test)]
+mod breaker_tests;
 mod cache_aware;
 mod candidate;
 mod consistent_hash;
@@ -28,12 +31,13 @@ mod router;
 mod tests;
 mod turns;
 
-pub use self::core::{Explained, MirrorStats, Pick, Reason};
+pub use self::core::{BreakerReading, Explained, MirrorStats, Pick, Reason};
 pub use batch::Applied;
 pub use block_set::BlockSet;
+pub use breaker::{BreakerLimits, BreakerState};
 pub use cache_aware::Thresholds;
 pub use candidate::Candidate;
 pub use cost::{Terms, Weights};
-pub use policy::PolicyKind;
+pub use policy::{PolicyKind, Rules};
 pub(crate) use random::{Random, mix};
 pub use router::{Prompt, Router, Settings};

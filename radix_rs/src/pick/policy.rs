@@ -2,9 +2,11 @@
 
 use std::str::FromStr;
 
+use super::breaker::BreakerLimits;
 use super::cache_aware::{self, Thresholds};
 use super::candidate::{Candidate, lowest};
 use super::core::Hashed;
+use super::cost::Weights;
 use super::random::Random;
 use super::round_robin::RoundRobin;
 use super::{consistent_hash, cost, least_load, power_of_two};
@@ -67,6 +69,34 @@ impl FromStr for PolicyKind {
     }
 }
 
+/// By what a router picks; may change while it does.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Which rule picks.
+    pub policy: PolicyKind,
+    /// Of the cost; finite and not negative.
+    pub weights: Weights,
+    /// Of `cache_aware`.
+    pub thresholds: Thresholds,
+    /// Of `consistent_hash`: a replica's requests at most, in means of all; above 1.
+    pub load_factor: f64,
+    /// When replicas are passed over.
+    pub breaker: BreakerLimits,
+}
+
+impl Rules {
+    /// A policy with the usual weights.
+    pub fn new(policy: PolicyKind) -> Self {
+        Self {
+            policy,
+            weights: Weights::default(),
+            thresholds: Thresholds::default(),
+            load_factor: 1.25,
+            breaker: BreakerLimits::default(),
+        }
+    }
+}
+
 /// A policy with its settings and what it remembers.
 #[derive(Debug)]
 pub(crate) enum Policy {
@@ -80,15 +110,17 @@ pub(crate) enum Policy {
 }
 
 impl Policy {
-    pub fn new(kind: PolicyKind, thresholds: Thresholds, load_factor: f64) -> Self {
-        match kind {
+    pub fn new(rules: &Rules) -> Self {
+        match rules.policy {
             PolicyKind::Cost => Self::Cost,
             PolicyKind::RoundRobin => Self::RoundRobin(RoundRobin::default()),
             PolicyKind::Random => Self::Random,
             PolicyKind::LeastLoad => Self::LeastLoad,
             PolicyKind::PowerOfTwo => Self::PowerOfTwo,
-            PolicyKind::ConsistentHash => Self::ConsistentHash { load_factor },
-            PolicyKind::CacheAware => Self::CacheAware(thresholds),
+            PolicyKind::ConsistentHash => Self::ConsistentHash {
+                load_factor: rules.load_factor,
+            },
+            PolicyKind::CacheAware => Self::CacheAware(rules.thresholds),
         }
     }
 

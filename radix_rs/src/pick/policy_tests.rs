@@ -215,10 +215,8 @@ fn thresholds_decide_between_the_cached_and_the_idle() {
         balance_abs: 4,
         ..Thresholds::default()
     };
-    let settings = Settings {
-        thresholds,
-        ..Settings::new(hash_key(), PolicyKind::CacheAware)
-    };
+    let mut settings = Settings::new(hash_key(), PolicyKind::CacheAware);
+    settings.rules.thresholds = thresholds;
     let router = named(&settings, &names(3));
     let text = tokens(0, 400);
     let held = chain(&text[..200]);

@@ -4,10 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::batch::{Applied, Applying, decode};
 use super::block_set::BlockSet;
-use super::cache_aware::Thresholds;
-use super::core::{Core, Explained, Hashed, MirrorStats, Pick};
-use super::cost::Weights;
-use super::policy::{Policy, PolicyKind};
+use super::core::{BreakerReading, Core, Explained, Hashed, MirrorStats, Pick};
+use super::policy::{PolicyKind, Rules};
 use super::turns::Turns;
 use crate::chain::{HashKey, extend_chain, namespace_seed};
 use crate::delta::Load;
@@ -19,14 +17,8 @@ use crate::index::{Matches, ReplicaId};
 pub struct Settings {
     /// The cluster's.
     pub hash_key: HashKey,
-    /// Which rule picks.
-    pub policy: PolicyKind,
-    /// Of the cost; finite and not negative.
-    pub weights: Weights,
-    /// Of `cache_aware`.
-    pub thresholds: Thresholds,
-    /// Of `consistent_hash`: a replica's requests at most, in means of all; above 1.
-    pub load_factor: f64,
+    /// By what it picks at first.
+    pub rules: Rules,
     /// Spreads ties.
     pub seed: u64,
 }
@@ -36,10 +28,7 @@ impl Settings {
     pub fn new(hash_key: HashKey, policy: PolicyKind) -> Self {
         Self {
             hash_key,
-            policy,
-            weights: Weights::default(),
-            thresholds: Thresholds::default(),
-            load_factor: 1.25,
+            rules: Rules::new(policy),
             seed: 0,
         }
     }
@@ -73,11 +62,7 @@ impl Router {
     pub fn new(settings: &Settings) -> Self {
         Self {
             hash_key: settings.hash_key.clone(),
-            core: Turns::new(Core::new(
-                Policy::new(settings.policy, settings.thresholds, settings.load_factor),
-                settings.weights,
-                settings.seed,
-            )),
+            core: Turns::new(Core::new(&settings.rules, settings.seed)),
             batches: Mutex::new(()),
         }
     }
@@ -126,12 +111,38 @@ impl Router {
         }
     }
 
-    /// Whether it can be picked, unless it drains.
+    /// Picks by these rules from now on.
+    pub fn follow(&self, rules: &Rules) {
+        self.core().follow(rules);
+    }
+
+    /// Whether it can be picked, unless it drains. Ends a doubt.
     ///
     /// # Errors
     /// Unknown replica, as for all that name one.
     pub fn set_eligible(&self, name: &str, eligible: bool) -> Result<(), RouterError> {
         self.core().set_eligible(name, eligible)
+    }
+
+    /// It is picked only where there are none but such, until somebody says whether it is eligible.
+    ///
+    /// # Errors
+    /// Unknown replica.
+    pub fn doubt(&self, name: &str) -> Result<(), RouterError> {
+        self.core().doubt(name)
+    }
+
+    /// What its answers say of a replica.
+    ///
+    /// # Errors
+    /// Unknown replica.
+    pub fn breaker(&self, name: &str, now_s: f64) -> Result<BreakerReading, RouterError> {
+        self.core().breaker(name, now_s)
+    }
+
+    /// How often a replica was picked although its answers spoke against it, as they did against all.
+    pub fn last_resorts(&self) -> u64 {
+        self.core().last_resorts()
     }
 
     /// Applies a serialised batch.
@@ -301,14 +312,24 @@ impl Router {
         self.core().walk(model, chain, matches)
     }
 
-    /// The prompt's prefill is done.
-    pub fn prefilled(&self, ticket: u64) {
-        self.core().in_flight.prefilled(ticket);
+    /// The prompt's prefill is done, as its answer begins; true if that closes the replica's breaker.
+    pub fn prefilled(&self, ticket: u64) -> bool {
+        self.core().prefilled(ticket)
     }
 
-    /// The request ended.
+    /// The request failed, through its replica's fault; true if that opens the breaker.
+    pub fn failed(&self, ticket: u64, now_s: f64) -> bool {
+        self.core().failed(ticket, now_s)
+    }
+
+    /// The replica turned the request away because it has too much to do: it is passed over until `until_s`.
+    pub fn overloaded(&self, ticket: u64, until_s: f64) {
+        self.core().overloaded(ticket, until_s);
+    }
+
+    /// The request ended, however it did.
     pub fn release(&self, ticket: u64) {
-        self.core().in_flight.release(ticket);
+        self.core().release(ticket);
     }
 
     /// Computes every invariant of the index anew.

@@ -556,6 +556,9 @@ enum Step {
     },
     Prefilled(usize),
     Release(usize),
+    Fail(usize),
+    Overload(usize),
+    Doubt(usize),
     Eligible(usize, bool),
     Report {
         replica: usize,
@@ -578,6 +581,9 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0..6u32, 0..6usize).prop_map(|(text, exclude)| Step::Pick { text, exclude }),
         2 => (0..40usize).prop_map(Step::Prefilled),
         2 => (0..40usize).prop_map(Step::Release),
+        3 => (0..40usize).prop_map(Step::Fail),
+        1 => (0..40usize).prop_map(Step::Overload),
+        1 => (0..6usize).prop_map(Step::Doubt),
         1 => (0..6usize, any::<bool>()).prop_map(|(r, on)| Step::Eligible(r, on)),
         2 => (0..6usize, prop::bool::weighted(0.3), prop::collection::vec(1..5000u64, 0..4))
             .prop_map(|(replica, draining, waiting)| Step::Report { replica, draining, waiting }),
@@ -630,7 +636,17 @@ proptest! {
                         }
                     }
                 }
-                Step::Prefilled(i) => router.prefilled(tickets.get(i).copied().unwrap_or(999)),
+                Step::Prefilled(i) => {
+                    router.prefilled(tickets.get(i).copied().unwrap_or(999));
+                }
+                // What answers say may move a pick, but is never the reason that there is none.
+                Step::Fail(i) => {
+                    router.failed(tickets.get(i).copied().unwrap_or(999), 0.0);
+                }
+                Step::Overload(i) => {
+                    router.overloaded(tickets.get(i).copied().unwrap_or(999), 9.0);
+                }
+                Step::Doubt(i) => router.doubt(&names[i]).unwrap(),
                 Step::Release(i) => router.release(tickets.get(i).copied().unwrap_or(999)),
                 Step::Eligible(i, on) => {
                     eligible[i] = on;

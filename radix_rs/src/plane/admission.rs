@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -30,7 +30,7 @@ pub struct Bounds {
 /// Cheng, 1996, with requests of one length).
 #[derive(Debug)]
 pub(crate) struct Admission {
-    bounds: Bounds,
+    bounds: RwLock<Bounds>,
     /// By which tenants are told apart.
     names: RandomState,
     state: Mutex<State>,
@@ -76,12 +76,24 @@ impl State {
         }
         Some(sender)
     }
+
+    /// Gives a place to who waits next; false if nobody does.
+    fn let_next_go(&mut self) -> bool {
+        while let Some(((_, place, _), next)) = self.pop_first() {
+            self.went = self.went.max(place);
+            if next.send(()).is_ok() {
+                self.taken += 1;
+                return true;
+            }
+        }
+        false
+    }
 }
 
 impl Admission {
     pub fn new(bounds: Bounds) -> Self {
         Self {
-            bounds,
+            bounds: RwLock::new(bounds),
             names: RandomState::new(),
             state: Mutex::default(),
         }
@@ -91,10 +103,23 @@ impl Admission {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn bounds(&self) -> Bounds {
+        *self.bounds.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Other bounds from now on: who waits goes if there is room, and nobody else until there is.
+    pub fn set_bounds(&self, bounds: Bounds) {
+        *self.bounds.write().unwrap_or_else(PoisonError::into_inner) = bounds;
+        let mut state = self.state();
+        while state.inflight < bounds.max_inflight && state.let_next_go() {
+            state.inflight += 1;
+        }
+    }
+
     /// One more is in flight, until `leave`; false if there are as many as may be.
     pub fn enter(&self) -> bool {
         let mut state = self.state();
-        let is_free = state.inflight < self.bounds.max_inflight;
+        let is_free = state.inflight < self.bounds().max_inflight;
         if is_free {
             state.inflight += 1;
             state.taken += 1;
@@ -104,15 +129,11 @@ impl Admission {
 
     /// Its place goes to who waits, if anybody does.
     pub fn leave(&self) {
+        let max_inflight = self.bounds().max_inflight;
         let mut state = self.state();
-        while let Some(((_, place, _), next)) = state.pop_first() {
-            state.went = state.went.max(place);
-            if next.send(()).is_ok() {
-                state.taken += 1;
-                return;
-            }
+        if state.inflight > max_inflight || !state.let_next_go() {
+            state.inflight -= 1;
         }
-        state.inflight -= 1;
     }
 
     pub fn inflight(&self) -> usize {
@@ -140,10 +161,10 @@ impl Admission {
             return Ok(Admitted(self));
         };
         let waited = caller
-            .wait(timeout(self.bounds.queue_timeout, &mut waiting.turn))
+            .wait(timeout(self.bounds().queue_timeout, &mut waiting.turn))
             .await?;
         if waited.is_err() {
-            let seconds = self.bounds.queue_timeout.as_secs_f64();
+            let seconds = self.bounds().queue_timeout.as_secs_f64();
             return Err(Refusal::busy(format!(
                 "no request of this router ended within {seconds} s"
             ))
@@ -156,12 +177,12 @@ impl Admission {
     /// None if it need not wait.
     fn queue(&self, priority: i32, tenant: (&str, &str)) -> Result<Option<Waiting<'_>>, Refusal> {
         let mut state = self.state();
-        if state.inflight < self.bounds.max_inflight {
+        if state.inflight < self.bounds().max_inflight {
             state.inflight += 1;
             state.taken += 1;
             return Ok(None);
         }
-        if state.queue.len() >= self.bounds.queue_size {
+        if state.queue.len() >= self.bounds().queue_size {
             let inflight = state.inflight;
             let waiting = match state.queue.len() {
                 0 => String::new(),
@@ -281,6 +302,29 @@ mod tests {
         waiting.extend((0..3).map(|_| ("b", queued(&admission, 0, "b"))));
         order.extend((0..6).map(|_| next(&mut waiting)));
         assert_eq!(order.join(""), "aaababab");
+    }
+
+    #[test]
+    fn bounds_may_change_while_some_run_and_some_wait() {
+        let admission = admission(1, 9);
+        assert!(admission.enter());
+        let mut waiting: Vec<_> = (0..3).map(|_| ("a", queued(&admission, 0, "a"))).collect();
+        let bounds = admission.bounds();
+        admission.set_bounds(Bounds {
+            max_inflight: 3,
+            ..bounds
+        });
+        assert_eq!((admission.inflight(), admission.queued()), (3, 1));
+        for (_, waiting) in &mut waiting[..2] {
+            waiting.has_come = waiting.turn.try_recv().is_ok();
+            assert!(waiting.has_come);
+        }
+        admission.set_bounds(bounds);
+        admission.leave();
+        admission.leave();
+        assert_eq!((admission.inflight(), admission.queued()), (1, 1));
+        admission.leave(); // to the last that waits
+        assert_eq!((admission.inflight(), admission.queued()), (1, 0));
     }
 
     #[test]

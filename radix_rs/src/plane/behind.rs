@@ -7,6 +7,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
+use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response, Uri};
 
 use super::caller::{Caller, End};
@@ -42,6 +43,7 @@ async fn through(
     }
     head.uri = behind(&head.uri);
     head.version = http::Version::HTTP_2;
+    head.headers.remove(AUTHORIZATION); // was looked at
     let connected = caller.wait(shard.sender_behind()).await?;
     let unavailable = |why: String| Refusal::new(Code::Unavailable, why);
     let mut sender = connected.map_err(unavailable)?;

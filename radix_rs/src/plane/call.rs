@@ -85,7 +85,7 @@ impl<'a> OpenCall<'a> {
     }
 
     fn is_too_many(&self) -> bool {
-        self.1 >= self.0.plane.settings.max_open_calls
+        self.1 >= self.0.plane.max_open_calls.load(Relaxed)
     }
 }
 
@@ -268,7 +268,7 @@ async fn try_replicas(
     let mut failed: Vec<String> = Vec::new();
     let mut failure = None;
     let mut pause = RETRY_PAUSE;
-    while failed.len() <= plane.settings.retries {
+    while failed.len() <= plane.retries.load(Relaxed) {
         if !failed.is_empty() && !plane.retry_budget.take() {
             break;
         }
@@ -297,6 +297,7 @@ async fn try_replicas(
                     prompt_tokens: bodies.prompt.tokens.len() as u64,
                     metadata: &head.headers,
                     body: bodies.of(&replica)?,
+                    began_s: plane.clock.now_s(),
                 };
                 forward(attempt, &mut bodies, caller, course).await
             }

@@ -26,6 +26,15 @@ pub(crate) enum End {
     Gone(Code),
 }
 
+impl End {
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Refused(refusal) => refusal.code,
+            Self::Gone(code) => *code,
+        }
+    }
+}
+
 impl From<Refusal> for End {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)

@@ -1,6 +1,7 @@
 //! One connection of a client: its calls are taken for as long as it gives signs of life.
 
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use h2::server::{Builder, SendResponse};
 use h2::{Ping, PingPong, RecvStream};
 use http::Request;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::{Sleep, sleep_until, timeout};
@@ -25,7 +27,8 @@ use super::patience::{Lost, Patience};
 use super::replicas::GENERATE;
 use super::shard::{Phase, Shard};
 use super::status::{Code, Refusal};
-use super::{behind, call, elsewhere};
+use super::strangers::Reason;
+use super::{behind, call, elsewhere, tls};
 
 /// How long a client has to hear that its connection is over.
 const LINGER: Duration = Duration::from_millis(500);
@@ -34,19 +37,56 @@ const LINGER: Duration = Duration::from_millis(500);
 pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream, seated: Seated) {
     // Tokens are small and each is waited for; a socket that has no such option is none of a client.
     let _ = socket.set_nodelay(true);
+    let peer = socket.peer_addr().map(|address| address.ip()).ok();
+    let Some(config) = shard.plane.tls.clients() else {
+        return converse(&shard, socket, &seated, peer).await;
+    };
+    let greeted = {
+        let mut greeting = pin!(timeout(HANDSHAKE_TIMEOUT, tls::greet(config, socket)));
+        let mut to_leave = pin!(seated.to_leave());
+        poll_fn(|cx| match to_leave.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => greeting.as_mut().poll(cx).map(Some),
+        })
+        .await
+    };
+    match greeted {
+        Some(Ok(Ok(socket))) => converse(&shard, socket, &seated, peer).await,
+        Some(Ok(Err((reason, socket)))) => {
+            if let Some(reason) = reason {
+                shard.plane.strangers.turned_away(reason, peer);
+            }
+            part(&Line::new(socket).1).await;
+        }
+        Some(Err(_)) => shard.plane.strangers.turned_away(Reason::Slow, peer),
+        None => {} // somebody else has its place
+    }
+}
+
+async fn converse<T>(shard: &Rc<Shard>, socket: T, seated: &Seated, peer: Option<IpAddr>)
+where
+    T: AsyncRead + AsyncWrite + Unpin + 'static,
+{
     let (line, gathered) = Line::new(socket);
-    speak(&shard, line, &gathered, &seated).await;
-    // What the client still sends is read, or the end would reach it as a failure, before our last words.
+    speak(shard, line, &gathered, seated, peer).await;
+    part(&gathered).await;
+}
+
+/// What the client still sends is read, or the end would reach it as a failure, before our last words.
+async fn part<T: AsyncRead + AsyncWrite + Unpin>(gathered: &Gathered<T>) {
     let _ = timeout(LINGER, poll_fn(|cx| gathered.poll_end(cx))).await;
 }
 
 /// Until one of both sides is done.
-async fn speak(
+async fn speak<T>(
     shard: &Rc<Shard>,
-    line: Line<TcpStream>,
-    gathered: &Gathered<TcpStream>,
+    line: Line<T>,
+    gathered: &Gathered<T>,
     seated: &Seated,
-) {
+    peer: Option<IpAddr>,
+) where
+    T: AsyncRead + AsyncWrite + Unpin + 'static,
+{
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(MAX_CONNECTION_STREAMS)
@@ -96,7 +136,7 @@ async fn speak(
             next
         });
         match next.await {
-            Some(Ok((request, respond))) => take(shard, seated, request, respond),
+            Some(Ok((request, respond))) => take(shard, seated, request, respond, peer),
             // Its calls learn of it by themselves.
             Some(Err(_)) | None => return,
         }
@@ -105,8 +145,8 @@ async fn speak(
 
 /// What `poll` gives; what it wrote is given to the socket, or when that takes it. A socket that broke says so
 /// when it is read.
-fn given<T>(
-    gathered: &Gathered<TcpStream>,
+fn given<T, S: AsyncWrite + Unpin>(
+    gathered: &Gathered<S>,
     cx: &mut Context<'_>,
     poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
@@ -121,6 +161,7 @@ fn take(
     seated: &Seated,
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
+    peer: Option<IpAddr>,
 ) {
     let path = request.uri().path();
     let calling = seated.call();
@@ -130,6 +171,12 @@ fn take(
             elsewhere::turn_away(request.into_body(), respond, status).await;
             drop(calling);
         });
+    } else if let Some((reason, refusal)) = shard.plane.tokens.objection(path, request.headers()) {
+        shard.plane.strangers.turned_away(reason, peer);
+        if path == GENERATE {
+            shard.plane.unnamed.ended(refusal.code);
+        }
+        Caller::new(respond, None).finish(refusal.into_headers());
     } else if path == GENERATE {
         spawn_local(async move {
             call::generate(shard, request, respond).await;

@@ -45,6 +45,8 @@ pub struct News {
     pub given_up: Vec<u64>,
     /// Replicas that failed, by id and serial, and why.
     pub suspects: Vec<(String, u64, String)>,
+    /// Breakers that opened or closed: of which replica, what they are now, and why.
+    pub breakers: Vec<(String, &'static str, String)>,
     /// Requests that go elsewhere, by their id, and why.
     pub retries: VecDeque<(String, String)>,
 }
@@ -135,6 +137,14 @@ impl Desk {
                     .suspects
                     .push((id.to_owned(), serial, why.to_owned()));
             }
+        });
+    }
+
+    pub fn breaker(&self, id: &str, state: &'static str, why: &str) {
+        self.lay(|tray| {
+            tray.news
+                .breakers
+                .push((id.to_owned(), state, why.to_owned()));
         });
     }
 

@@ -23,6 +23,13 @@ use super::status::{Code, GRPC_STATUS, Refusal};
 use super::timeout;
 use crate::pick::Pick;
 
+/// How long a request has to have waited for its deadline to speak against the replica.
+const MISSED_AFTER_S: f64 = 1.0;
+
+/// How long a replica is passed over that turned a request away, if it does not say so itself; and at most.
+const OVERLOADED_S: f64 = 1.0;
+const MAX_OVERLOADED_S: f64 = 10.0;
+
 /// What is sent where.
 pub(crate) struct Attempt<'a> {
     pub shard: &'a Shard,
@@ -33,6 +40,7 @@ pub(crate) struct Attempt<'a> {
     pub metadata: &'a HeaderMap,
     /// Of the request, with gRPC's prefix.
     pub body: Bytes,
+    pub began_s: f64,
 }
 
 /// Why an attempt is over without a whole answer.
@@ -116,7 +124,7 @@ pub(crate) async fn forward(
         if !answered {
             side.running.answered();
             bodies.answered();
-            shard.plane.router.prefilled(pick.ticket);
+            shard.plane.answered(pick);
             caller.begin(attempt.decision(&head.headers))?;
         }
         let seen = watch.see(&piece);
@@ -165,6 +173,37 @@ impl Attempt<'_> {
     }
 }
 
+impl Attempt<'_> {
+    /// The deadline passed without an answer. A slow replica is none that fails, and an impatient client is no proof
+    /// of anything: it counts after a while, and if nothing else came from there meanwhile.
+    fn missed(&self) {
+        let waited_s = self.shard.plane.clock.now_s() - self.began_s;
+        if waited_s >= MISSED_AFTER_S && self.replica.heard_s() < self.began_s {
+            let why = format!("no answer within {waited_s:.1} s, to no request");
+            self.shard.plane.failed(self.pick, &why);
+        }
+    }
+
+    /// What a status means for the next requests; what a request itself brought about means nothing.
+    fn judge(&self, refusal: &Refusal, answered: bool) {
+        let plane = &self.shard.plane;
+        match refusal.code {
+            Code::Unavailable | Code::Internal | Code::Unknown | Code::DataLoss => {
+                let why = format!("{:?}: {}", refusal.code, refusal.message);
+                plane.failed(self.pick, &why);
+            }
+            Code::DeadlineExceeded if !answered => self.missed(),
+            Code::ResourceExhausted => {
+                let pause_s = OVERLOADED_S * (0.5 + self.shard.uniform());
+                let pause_s = refusal.retry_after_s().map_or(pause_s, f64::from);
+                let until_s = plane.clock.now_s() + pause_s.min(MAX_OVERLOADED_S);
+                plane.router.overloaded(self.pick.ticket, until_s);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// A replica's side of an attempt.
 struct Side<'r, 'p> {
     replica: &'r Replica,
@@ -184,7 +223,12 @@ impl Stop {
     fn into_fault(self, attempt: &Attempt<'_>, answered: bool) -> Fault {
         match self {
             Self::Replica(why) => broken(attempt, Code::Unavailable, &why, answered),
-            Self::Caller(end) => Fault::End(end),
+            Self::Caller(end) => {
+                if end.code() == Code::DeadlineExceeded && !answered {
+                    attempt.missed();
+                }
+                Fault::End(end)
+            }
         }
     }
 }
@@ -233,6 +277,8 @@ fn failed(attempt: &Attempt<'_>, refusal: Refusal, answered: bool) -> Fault {
         Code::Cancelled => Code::Unavailable, // not by us: it is shutting down
         code => code,
     };
+    let refusal = Refusal { code, ..refusal };
+    attempt.judge(&refusal, answered);
     if code == Code::Unavailable {
         attempt
             .shard

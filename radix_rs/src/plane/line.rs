@@ -113,8 +113,28 @@ impl<T: AsyncWrite + Unpin> State<T> {
             self.stuck = None;
             self.gathered.advance(written);
         }
-        Poll::Ready(Ok(()))
+        // One that encrypts may hold back what it took.
+        let flushed = Pin::new(&mut self.socket).poll_flush(cx);
+        self.stuck = match flushed {
+            Poll::Ready(_) => None,
+            Poll::Pending => self.stuck.or_else(|| Some(Instant::now())),
+        };
+        flushed
     }
+}
+
+/// Reads. Who speaks TLS and closes without saying so, as gRPC does, has closed: what is missing HTTP/2 sees itself.
+fn poll_socket(
+    socket: &mut (impl AsyncRead + Unpin),
+    cx: &mut Context<'_>,
+    buffer: &mut ReadBuf<'_>,
+) -> Poll<io::Result<()>> {
+    Pin::new(socket)
+        .poll_read(cx, buffer)
+        .map(|read| match read {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+            read => read,
+        })
 }
 
 impl<T: AsyncRead + Unpin> State<T> {
@@ -131,7 +151,7 @@ impl<T: AsyncRead + Unpin> State<T> {
     fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.ahead.resize(READ_BYTES, 0);
         let mut ahead = ReadBuf::new(&mut self.ahead);
-        let read = Pin::new(&mut self.socket).poll_read(cx, &mut ahead);
+        let read = poll_socket(&mut self.socket, cx, &mut ahead);
         let length = ahead.filled().len();
         self.ahead.truncate(length);
         self.ahead_from = 0;
@@ -155,6 +175,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
         }
         if state.turn == 0 {
             state.turn = TURN_BYTES;
+            state.ahead = Vec::new();
+            state.ahead_from = 0;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -163,7 +185,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
             ready!(state.poll_read_ahead(cx))?;
             state.take_ahead(buffer);
         } else {
-            ready!(Pin::new(&mut state.socket).poll_read(cx, buffer))?;
+            ready!(poll_socket(&mut state.socket, cx, buffer))?;
             state.is_behind = buffer.remaining() == 0;
         }
         let read = before - buffer.remaining() + state.ahead.len() - state.ahead_from;

@@ -9,7 +9,7 @@ const CONTROL: &str = "prefixlb-";
 
 /// Between neighbours; each hop says its own.
 const HOP: &str = "grpc-";
-const HOP_KEYS: [&str; 12] = [
+const HOP_KEYS: [&str; 14] = [
     "user-agent",
     "content-type",
     "te",
@@ -22,6 +22,9 @@ const HOP_KEYS: [&str; 12] = [
     "proxy-connection",
     "transfer-encoding",
     "upgrade",
+    // What opens this router is for nobody else.
+    "authorization",
+    "proxy-authorization",
 ];
 
 fn passes(name: &HeaderName) -> bool {
@@ -84,6 +87,7 @@ mod tests {
             ("grpc-timeout", "1S"),
             ("te", "trailers"),
             ("content-length", "7"),
+            ("authorization", "Bearer secret"),
             ("x-a", "2"),
         ] {
             headers.append(name, HeaderValue::from_static(value));

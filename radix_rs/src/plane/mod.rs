@@ -34,8 +34,11 @@ mod request;
 mod retry_budget;
 mod shard;
 mod status;
+mod strangers;
 mod texts;
 mod timeout;
+mod tls;
+mod tokens;
 mod work;
 
 use std::io;
@@ -58,10 +61,13 @@ use memory::Memory;
 use replicas::{Replica, Replicas};
 use retry_budget::RetryBudget;
 use shard::Phase;
+use strangers::Strangers;
 use texts::{ModelText, Texts};
+use tls::Tls;
+use tokens::Tokens;
 use work::Work;
 
-use crate::pick::Router;
+use crate::pick::{Pick, Router};
 use crate::text::TextCodec;
 
 pub use admission::Bounds;
@@ -69,6 +75,7 @@ pub use counters::{Buckets, ModelReading};
 pub use desk::{Ask, News, Reading};
 pub use replicas::{Activity, ReplicaSpec, Totals};
 pub use status::{Code, Refusal};
+pub use tls::Identity;
 
 /// What a plane is made with.
 #[derive(Clone, Debug)]
@@ -89,6 +96,8 @@ pub struct Settings {
     pub max_held_bytes: usize,
     /// Other replicas tried when one fails before it answers.
     pub retries: usize,
+    /// Part of the requests that may be sent to another one.
+    pub retry_budget: f64,
     /// How long an answer may wait for its client to read on.
     pub write_stall: Duration,
     /// Socket of the server that answers all but Generate.
@@ -111,9 +120,15 @@ pub(crate) struct Shared {
     unnamed: Arc<ModelCounters>,
     admission: Admission,
     retry_budget: RetryBudget,
+    /// As in the settings, until they are changed.
+    max_open_calls: AtomicUsize,
+    retries: AtomicUsize,
     open_calls: AtomicUsize,
     connections: Arc<Connections>,
     desk: Desk,
+    tls: Tls,
+    tokens: Tokens,
+    strangers: Strangers,
     texts: Texts,
     work: Arc<Work>,
     memory: Arc<Memory>,
@@ -121,12 +136,26 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Nothing more goes there until the control plane trusts it again.
+    /// It is passed over until the control plane trusts it again, or says that it is dead.
     fn suspect(&self, replica: &Replica, why: &str) {
         if self.replicas.has(replica.serial) {
             // It may leave at this moment, and then nothing goes there anyway.
-            let _ = self.router.set_eligible(&replica.spec.id, false);
+            let _ = self.router.doubt(&replica.spec.id);
             self.desk.suspect(&replica.spec.id, replica.serial, why);
+        }
+    }
+
+    /// The answer to what was picked begins.
+    fn answered(&self, pick: &Pick) {
+        if self.router.prefilled(pick.ticket) {
+            self.desk.breaker(&pick.replica, "closed", "it answered");
+        }
+    }
+
+    /// What was picked failed, by the replica's fault.
+    fn failed(&self, pick: &Pick, why: &str) {
+        if self.router.failed(pick.ticket, self.clock.now_s()) {
+            self.desk.breaker(&pick.replica, "open", why);
         }
     }
 }
@@ -157,10 +186,15 @@ impl Plane {
                 counters,
                 unnamed,
                 admission: Admission::new(settings.bounds),
-                retry_budget: RetryBudget::new(),
+                retry_budget: RetryBudget::new(settings.retry_budget),
+                max_open_calls: AtomicUsize::new(settings.max_open_calls),
+                retries: AtomicUsize::new(settings.retries),
                 open_calls: AtomicUsize::new(0),
                 connections: Arc::new(Connections::new(settings.max_connections)),
                 desk: Desk::new()?,
+                tls: Tls::default(),
+                tokens: Tokens::default(),
+                strangers: Strangers::default(),
                 texts: Texts::default(),
                 work: Arc::default(),
                 memory: Arc::new(Memory::new(settings.max_held_bytes)),
@@ -225,13 +259,57 @@ impl Plane {
         }
     }
 
+    /// From now on clients are served over TLS alone; with `client_ca`, in PEM, only those that have a certificate
+    /// of one of these authorities. Before `start`, and again when files changed.
+    ///
+    /// # Errors
+    /// What is given cannot be used, and nothing has changed.
+    pub fn set_client_tls(
+        &self,
+        identity: Identity<'_>,
+        client_ca: Option<&[u8]>,
+    ) -> Result<(), String> {
+        self.shared.tls.set_clients(identity, client_ca)
+    }
+
+    /// From now on replicas are dialled over TLS: their certificate must be of one of these authorities, and have the
+    /// host of their address as a name, or `name` if it is given. Before `start`, and again when files changed.
+    ///
+    /// # Errors
+    /// What is given cannot be used, and nothing has changed.
+    pub fn set_replica_tls(
+        &self,
+        ca: &[u8],
+        identity: Option<Identity<'_>>,
+        name: Option<&str>,
+    ) -> Result<(), String> {
+        self.shared.tls.set_replicas(ca, identity, name)
+    }
+
+    /// From now on all calls but health checks need one of these bearer tokens.
+    pub fn set_caller_tokens(&self, tokens: &[Vec<u8>]) {
+        self.shared.tokens.set_callers(tokens);
+    }
+
+    /// From now on calls of the admin service need one of these bearer tokens, which open the rest too.
+    pub fn set_admin_tokens(&self, tokens: &[Vec<u8>]) {
+        self.shared.tokens.set_admins(tokens);
+    }
+
+    /// Clients that were not let in: why, how often, and the address of the last.
+    pub fn turned_away(&self) -> Vec<(&'static str, u64, String)> {
+        self.shared.strangers.read()
+    }
+
     /// A replica joins, or takes the place of one of its id; what it is called in `News`. To be made eligible
     /// afterwards.
     ///
     /// # Errors
     /// The address is none.
     pub fn add_replica(&self, spec: ReplicaSpec) -> Result<u64, String> {
-        self.shared.replicas.add(spec, &self.shared.counters)
+        let shared = &self.shared;
+        let scheme = shared.tls.replicas().map_or("http", |_| "https");
+        shared.replicas.add(spec, scheme, &shared.counters)
     }
 
     /// A replica leaves, and its calls end.
@@ -263,6 +341,20 @@ impl Plane {
     /// What a replica has done; nothing if it is not there.
     pub fn totals(&self, id: &str) -> Totals {
         self.shared.replicas.totals(id)
+    }
+
+    /// Takes other bounds, which hold for what comes from now on; who waits goes on if there is room.
+    pub fn set_bounds(
+        &self,
+        bounds: Bounds,
+        max_open_calls: usize,
+        retries: usize,
+        retry_budget: f64,
+    ) {
+        self.shared.max_open_calls.store(max_open_calls, Relaxed);
+        self.shared.retries.store(retries, Relaxed);
+        self.shared.retry_budget.set_share(retry_budget);
+        self.shared.admission.set_bounds(bounds);
     }
 
     /// One more request is in flight, until `leave`; false if there are as many as may be.

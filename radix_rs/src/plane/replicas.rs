@@ -93,6 +93,11 @@ impl Replica {
         self.heard_s.store(now_s.to_bits(), SeqCst);
     }
 
+    /// When the last of any answer came; negative infinity: never.
+    pub fn heard_s(&self) -> f64 {
+        f64::from_bits(self.heard_s.load(SeqCst))
+    }
+
     pub fn life(&self) -> Life {
         Life {
             all: self.all_ended.load(SeqCst),
@@ -216,9 +221,9 @@ impl Replicas {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the place of one of its id; returns its serial.
-    pub fn add(&self, spec: ReplicaSpec, counters: &Counters) -> Result<u64, String> {
-        let uri = format!("http://{}{GENERATE}", spec.address);
+    /// Takes the place of one of its id; returns its serial. `scheme`: of its calls, http or https.
+    pub fn add(&self, spec: ReplicaSpec, scheme: &str, counters: &Counters) -> Result<u64, String> {
+        let uri = format!("{scheme}://{}{GENERATE}", spec.address);
         let uri = uri
             .parse()
             .map_err(|error| format!("address {:?} is none: {error}", spec.address))?;
@@ -305,7 +310,7 @@ impl Replicas {
         self.get(id).map_or(Activity::NONE, |replica| Activity {
             calls: replica.calls.load(SeqCst),
             unanswered: replica.unanswered.load(SeqCst),
-            heard_s: f64::from_bits(replica.heard_s.load(SeqCst)),
+            heard_s: replica.heard_s(),
         })
     }
 

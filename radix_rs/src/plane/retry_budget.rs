@@ -2,31 +2,50 @@
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// In thousandths of a retry: what a request adds, and the most that is saved up.
-const PER_REQUEST: i64 = 200;
+/// In thousandths of a retry: one, and the most that is saved up.
 const ONE: i64 = 1000;
 const MOST: i64 = 200 * ONE;
 
-/// Retries that are left; a fifth of the requests, and some hundred at once.
+/// Retries that are left: a part of the requests, and some hundred at once.
 #[derive(Debug)]
-pub(crate) struct RetryBudget(AtomicI64);
+pub(crate) struct RetryBudget {
+    left: AtomicI64,
+    /// What a request adds.
+    share: AtomicI64,
+}
 
 impl RetryBudget {
-    pub fn new() -> Self {
-        Self(AtomicI64::new(MOST))
+    /// `share`: of the requests, from 0 to 1.
+    pub fn new(share: f64) -> Self {
+        let budget = Self {
+            left: AtomicI64::new(MOST),
+            share: AtomicI64::new(0),
+        };
+        budget.set_share(share);
+        budget
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        reason = "at most a thousand"
+    )]
+    pub fn set_share(&self, share: f64) {
+        let share = (share.clamp(0.0, 1.0) * ONE as f64).round();
+        self.share.store(share as i64, Relaxed);
     }
 
     /// A request came.
     pub fn add(&self) {
-        if self.0.load(Relaxed) < MOST {
-            self.0.fetch_add(PER_REQUEST, Relaxed);
+        if self.left.load(Relaxed) < MOST {
+            self.left.fetch_add(self.share.load(Relaxed), Relaxed);
         }
     }
 
     /// Whether one more may go elsewhere; it is counted then.
     pub fn take(&self) -> bool {
         let one_less = |left| (left >= ONE).then_some(left - ONE);
-        self.0.fetch_update(Relaxed, Relaxed, one_less).is_ok()
+        self.left.fetch_update(Relaxed, Relaxed, one_less).is_ok()
     }
 }
 
@@ -36,7 +55,7 @@ mod tests {
 
     #[test]
     fn what_is_spent_comes_back_with_requests() {
-        let budget = RetryBudget::new();
+        let budget = RetryBudget::new(0.2);
         assert_eq!((0..1000).filter(|_| budget.take()).count(), 200);
         for _ in 0..10 {
             budget.add();
@@ -46,5 +65,8 @@ mod tests {
             budget.add();
         }
         assert_eq!((0..1000).filter(|_| budget.take()).count(), 200);
+        budget.set_share(0.0);
+        budget.add();
+        assert!(!budget.take());
     }
 }

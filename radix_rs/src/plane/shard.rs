@@ -89,11 +89,16 @@ impl Shard {
     ) -> Result<SendRequest<Bytes>, String> {
         link.sender(async || {
             let life = replica.life();
-            let socket = TcpStream::connect(&replica.spec.address).await;
+            let address = &replica.spec.address;
+            let socket = TcpStream::connect(address).await;
             let socket = socket.map_err(|error| format!("cannot connect: {error}"))?;
             let _ = socket.set_nodelay(true);
             end_if_silent(&socket).map_err(|error| format!("cannot watch: {error}"))?;
-            open(socket, Some((replica.clone(), life))).await
+            let replica = Some((replica.clone(), life));
+            match self.plane.tls.replicas() {
+                None => open(socket, replica).await,
+                Some(tls) => open(tls.connect(address, socket).await?, replica).await,
+            }
         })
         .await
     }

@@ -108,7 +108,7 @@ impl Refusal {
     /// There is no room for it now.
     pub(crate) fn busy(message: String) -> Self {
         let mut trailers = HeaderMap::new();
-        trailers.insert("retry-after", HeaderValue::from(RETRY_AFTER_S));
+        trailers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
         Self {
             trailers: Some(Box::new(trailers)),
             ..Self::new(Code::ResourceExhausted, message)
@@ -147,6 +147,12 @@ impl Refusal {
         )
     }
 
+    /// When the replica says it may be asked again.
+    pub(crate) fn retry_after_s(&self) -> Option<u16> {
+        let said = self.trailers.as_ref()?.get(RETRY_AFTER)?;
+        said.to_str().ok()?.parse().ok()
+    }
+
     /// The headers that say it.
     pub(crate) fn into_headers(self) -> HeaderMap {
         let mut headers = self
@@ -161,6 +167,7 @@ impl Refusal {
 }
 
 pub(crate) const GRPC_STATUS: &str = "grpc-status";
+pub(crate) const RETRY_AFTER: &str = "retry-after";
 pub(crate) const GRPC_MESSAGE: &str = "grpc-message";
 
 /// As gRPC wants a message in a header: what is not printable ASCII, and '%', as %XX.

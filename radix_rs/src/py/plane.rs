@@ -11,7 +11,9 @@ use pyo3::types::PyBytes;
 use super::buffer::Items;
 use super::router::{Router, RouterError};
 use super::text::TextCodec;
-use crate::plane::{self, Bounds, Buckets, Code, Reading, Refusal, ReplicaSpec, Settings};
+use crate::plane::{
+    self, Bounds, Buckets, Code, Identity, Reading, Refusal, ReplicaSpec, Settings,
+};
 
 /// What the control plane is to do, as it was laid down.
 #[pyclass(frozen, get_all, module = "radix_rs")]
@@ -19,6 +21,7 @@ struct News {
     asks: Vec<(u64, Py<PyBytes>)>,
     given_up: Vec<u64>,
     suspects: Vec<(String, u64, String)>,
+    breakers: Vec<(String, &'static str, String)>,
     retries: Vec<(String, String)>,
 }
 
@@ -54,7 +57,8 @@ impl Plane {
     #[expect(clippy::too_many_arguments, reason = "arguments as Python passes them")]
     #[new]
     #[pyo3(signature = (router, *, host, port, shards, max_inflight, queue_size, queue_timeout_s,
-        max_open_calls, max_connections, max_held_bytes, retries, write_stall_s, behind, first_token_buckets_s, inter_token_buckets_s, now_s, seed))]
+        max_open_calls, max_connections, max_held_bytes, retries, retry_budget, write_stall_s, behind,
+        first_token_buckets_s, inter_token_buckets_s, now_s, seed))]
     fn new(
         router: &Router,
         host: String,
@@ -67,6 +71,7 @@ impl Plane {
         max_connections: usize,
         max_held_bytes: usize,
         retries: usize,
+        retry_budget: f64,
         write_stall_s: f64,
         behind: PathBuf,
         first_token_buckets_s: Vec<f64>,
@@ -78,15 +83,12 @@ impl Plane {
             host,
             port,
             shards,
-            bounds: Bounds {
-                max_inflight,
-                queue_size,
-                queue_timeout: duration("queue_timeout_s", queue_timeout_s)?,
-            },
+            bounds: bounds(max_inflight, queue_size, queue_timeout_s)?,
             max_open_calls,
             max_connections,
             max_held_bytes,
             retries,
+            retry_budget,
             write_stall: duration("write_stall_s", write_stall_s)?,
             behind,
             buckets: Buckets {
@@ -115,6 +117,39 @@ impl Plane {
 
     fn stop(&self, py: Python<'_>) {
         py.detach(|| self.0.stop());
+    }
+
+    #[pyo3(signature = (*, cert, key, client_ca=None))]
+    fn set_client_tls(&self, cert: &[u8], key: &[u8], client_ca: Option<&[u8]>) -> PyResult<()> {
+        let set = self.0.set_client_tls(Identity { cert, key }, client_ca);
+        set.map_err(PyValueError::new_err)
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "as Python passes them")]
+    #[pyo3(signature = (*, ca, identity=None, server_name=None))]
+    fn set_replica_tls(
+        &self,
+        ca: &[u8],
+        identity: Option<(Vec<u8>, Vec<u8>)>,
+        server_name: Option<&str>,
+    ) -> PyResult<()> {
+        let identity = identity.as_ref().map(|(cert, key)| Identity { cert, key });
+        let set = self.0.set_replica_tls(ca, identity, server_name);
+        set.map_err(PyValueError::new_err)
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "as Python passes them")]
+    fn set_caller_tokens(&self, tokens: Vec<Vec<u8>>) {
+        self.0.set_caller_tokens(&tokens);
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "as Python passes them")]
+    fn set_admin_tokens(&self, tokens: Vec<Vec<u8>>) {
+        self.0.set_admin_tokens(&tokens);
+    }
+
+    fn turned_away(&self) -> Vec<(&'static str, u64, String)> {
+        self.0.turned_away()
     }
 
     #[pyo3(signature = (replica, *, address, model, page_size, tokenizer_digest))]
@@ -171,6 +206,22 @@ impl Plane {
         }
     }
 
+    #[pyo3(signature = (*, max_inflight, queue_size, queue_timeout_s, max_open_calls, retries, retry_budget))]
+    fn set_bounds(
+        &self,
+        max_inflight: usize,
+        queue_size: usize,
+        queue_timeout_s: f64,
+        max_open_calls: usize,
+        retries: usize,
+        retry_budget: f64,
+    ) -> PyResult<()> {
+        let bounds = bounds(max_inflight, queue_size, queue_timeout_s)?;
+        self.0
+            .set_bounds(bounds, max_open_calls, retries, retry_budget);
+        Ok(())
+    }
+
     fn enter(&self) -> bool {
         self.0.enter()
     }
@@ -218,6 +269,7 @@ impl Plane {
                 .collect(),
             given_up: news.given_up,
             suspects: news.suspects,
+            breakers: news.breakers,
             retries: news.retries.into(),
         }
     }
@@ -265,6 +317,14 @@ impl Plane {
             })
             .collect()
     }
+}
+
+fn bounds(max_inflight: usize, queue_size: usize, queue_timeout_s: f64) -> PyResult<Bounds> {
+    Ok(Bounds {
+        max_inflight,
+        queue_size,
+        queue_timeout: duration("queue_timeout_s", queue_timeout_s)?,
+    })
 }
 
 fn duration(name: &str, seconds: f64) -> PyResult<Duration> {

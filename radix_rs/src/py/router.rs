@@ -8,14 +8,16 @@ use pyo3::prelude::*;
 
 use super::arguments::{at_least, parse_key};
 use super::buffer::Items;
-use crate::chain::HashKey;
 use crate::error::RouterError as Error;
-use crate::pick::{self, Explained, Prompt, Settings, Thresholds, Weights};
+use crate::pick::{self, BreakerLimits, Explained, Prompt, Rules, Settings, Thresholds, Weights};
 
 create_exception!(radix_rs, RouterError, PyException, "Wrong use of a router.");
 
 /// Batches above this many bytes are applied without the interpreter's lock: some 10,000 blocks, a millisecond.
 const LARGE_BATCH_BYTES: usize = 80_000;
+
+/// Of the times of a breaker.
+const MIN_OPEN_S: f64 = 0.001;
 
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
@@ -59,6 +61,7 @@ struct Load {
 struct Candidate {
     replica: String,
     eligible: bool,
+    breaker: &'static str,
     matched: u64,
     expected: u64,
     ahead: f64,
@@ -73,6 +76,7 @@ impl From<Explained> for Candidate {
         Self {
             replica: explained.replica,
             eligible: explained.eligible,
+            breaker: explained.breaker.name(),
             matched: explained.candidate.matched,
             expected: explained.candidate.expected,
             ahead: terms.ahead,
@@ -81,6 +85,12 @@ impl From<Explained> for Candidate {
             cost: terms.cost,
         }
     }
+}
+
+#[pyclass(frozen, get_all, module = "radix_rs")]
+struct Breaker {
+    state: &'static str,
+    openings: u64,
 }
 
 #[pyclass(frozen, get_all, module = "radix_rs")]
@@ -152,7 +162,8 @@ impl Router {
     #[expect(clippy::too_many_arguments, reason = "arguments as Python passes them")]
     #[pyo3(signature = (
         *, hash_key, policy="cost", k=1.75, decode_weight=1.0, cache_threshold=0.3, balance_abs_threshold=64,
-        balance_rel_threshold=1.5, load_factor=1.25, seed=0, index_max_bytes=None,
+        balance_rel_threshold=1.5, load_factor=1.25, breaker_failures=5, breaker_window_s=10.0, breaker_open_s=1.0,
+        breaker_max_open_s=30.0, seed=0, index_max_bytes=None,
     ))]
     fn new(
         hash_key: &[u8],
@@ -163,11 +174,60 @@ impl Router {
         balance_abs_threshold: u64,
         balance_rel_threshold: f64,
         load_factor: f64,
+        breaker_failures: u32,
+        breaker_window_s: f64,
+        breaker_open_s: f64,
+        breaker_max_open_s: f64,
         seed: u64,
         index_max_bytes: Option<usize>,
     ) -> PyResult<Self> {
-        let settings = settings(
-            parse_key(hash_key)?,
+        let settings = Settings {
+            hash_key: parse_key(hash_key)?,
+            rules: rules(
+                policy,
+                (k, decode_weight),
+                (
+                    cache_threshold,
+                    balance_abs_threshold,
+                    balance_rel_threshold,
+                ),
+                load_factor,
+                breaker(
+                    breaker_failures,
+                    breaker_window_s,
+                    breaker_open_s,
+                    breaker_max_open_s,
+                )?,
+            )?,
+            seed,
+        };
+        let router = pick::Router::new(&settings);
+        if let Some(max_bytes) = index_max_bytes {
+            router.set_index_max_bytes(max_bytes);
+        }
+        Ok(Self(Arc::new(router)))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "arguments as Python passes them")]
+    #[pyo3(signature = (
+        *, policy, k, decode_weight, cache_threshold, balance_abs_threshold, balance_rel_threshold, load_factor,
+        breaker_failures, breaker_window_s, breaker_open_s, breaker_max_open_s,
+    ))]
+    fn follow(
+        &self,
+        policy: &str,
+        k: f64,
+        decode_weight: f64,
+        cache_threshold: f64,
+        balance_abs_threshold: u64,
+        balance_rel_threshold: f64,
+        load_factor: f64,
+        breaker_failures: u32,
+        breaker_window_s: f64,
+        breaker_open_s: f64,
+        breaker_max_open_s: f64,
+    ) -> PyResult<()> {
+        let rules = rules(
             policy,
             (k, decode_weight),
             (
@@ -176,13 +236,15 @@ impl Router {
                 balance_rel_threshold,
             ),
             load_factor,
-            seed,
+            breaker(
+                breaker_failures,
+                breaker_window_s,
+                breaker_open_s,
+                breaker_max_open_s,
+            )?,
         )?;
-        let router = pick::Router::new(&settings);
-        if let Some(max_bytes) = index_max_bytes {
-            router.set_index_max_bytes(max_bytes);
-        }
-        Ok(Self(Arc::new(router)))
+        self.0.follow(&rules);
+        Ok(())
     }
 
     #[pyo3(signature = (replica, *, model, block_size))]
@@ -196,6 +258,10 @@ impl Router {
 
     fn set_eligible(&self, replica: &str, eligible: bool) -> PyResult<()> {
         Ok(self.0.set_eligible(replica, eligible)?)
+    }
+
+    fn doubt(&self, replica: &str) -> PyResult<()> {
+        Ok(self.0.doubt(replica)?)
     }
 
     fn apply(&self, py: Python<'_>, replica: &str, batch: &[u8]) -> PyResult<Applied> {
@@ -336,12 +402,36 @@ impl Router {
         Ok(explained.into_iter().map(Candidate::from).collect())
     }
 
-    fn prefilled(&self, ticket: u64) {
-        self.0.prefilled(ticket);
+    fn prefilled(&self, ticket: u64) -> bool {
+        self.0.prefilled(ticket)
+    }
+
+    #[pyo3(signature = (ticket, *, now_s))]
+    fn failed(&self, ticket: u64, now_s: f64) -> bool {
+        self.0.failed(ticket, now_s)
+    }
+
+    #[pyo3(signature = (ticket, *, until_s))]
+    fn overloaded(&self, ticket: u64, until_s: f64) {
+        self.0.overloaded(ticket, until_s);
     }
 
     fn release(&self, ticket: u64) {
         self.0.release(ticket);
+    }
+
+    #[pyo3(signature = (replica, *, now_s))]
+    fn breaker(&self, replica: &str, now_s: f64) -> PyResult<Breaker> {
+        let breaker = self.0.breaker(replica, now_s)?;
+        Ok(Breaker {
+            state: breaker.state.name(),
+            openings: breaker.openings,
+        })
+    }
+
+    #[getter]
+    fn last_resorts(&self) -> u64 {
+        self.0.last_resorts()
     }
 
     fn in_flight(&self, replica: &str) -> PyResult<u32> {
@@ -363,16 +453,14 @@ fn sized<T: Send>(py: Python<'_>, batch: &[u8], apply: impl FnOnce() -> T + Send
 }
 
 /// Checks what a policy is set to.
-pub(super) fn settings(
-    hash_key: HashKey,
+pub(super) fn rules(
     policy: &str,
     (k, decode): (f64, f64),
     (cache, balance_abs, balance_rel): (f64, u64, f64),
     load_factor: f64,
-    seed: u64,
-) -> PyResult<Settings> {
-    Ok(Settings {
-        hash_key,
+    breaker: BreakerLimits,
+) -> PyResult<Rules> {
+    Ok(Rules {
         policy: policy.parse().map_err(PyValueError::new_err)?,
         weights: Weights {
             k: at_least("k", k, 0.0)?,
@@ -384,7 +472,21 @@ pub(super) fn settings(
             balance_rel: at_least("balance_rel_threshold", balance_rel, 1.0)?,
         },
         load_factor: at_least("load_factor", load_factor, 1.0)?,
-        seed,
+        breaker,
+    })
+}
+
+fn breaker(failures: u32, window_s: f64, open_s: f64, max_open_s: f64) -> PyResult<BreakerLimits> {
+    if failures == 0 {
+        let message = "breaker_failures is 0, expected at least 1";
+        return Err(PyValueError::new_err(message));
+    }
+    let open_s = at_least("breaker_open_s", open_s, MIN_OPEN_S)?;
+    Ok(BreakerLimits {
+        failures,
+        window_s: at_least("breaker_window_s", window_s, MIN_OPEN_S)?,
+        open_s,
+        max_open_s: at_least("breaker_max_open_s", max_open_s, open_s)?,
     })
 }
 
@@ -396,6 +498,7 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("RouterError", module.py().get_type::<RouterError>())?;
     module.add_class::<Router>()?;
     module.add_class::<BlockSet>()?;
+    module.add_class::<Breaker>()?;
     module.add_class::<Applied>()?;
     module.add_class::<Load>()?;
     module.add_class::<Candidate>()?;

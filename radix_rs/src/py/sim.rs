@@ -7,9 +7,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use super::arguments::at_least;
-use super::router::settings;
+use super::router::rules;
 use crate::chain::HashKey;
 use crate::delta::PrefillOrder;
+use crate::pick::{BreakerLimits, Settings};
 use crate::sim::{self, Delivery, Dispatcher, Engine, Outcome, Replica, Routers};
 
 #[pyclass(module = "radix_rs")]
@@ -212,18 +213,21 @@ fn simulate(
         );
         return Err(PyValueError::new_err(message));
     }
-    let settings = settings(
-        HashKey::new([0; 16]),
-        policy,
-        (k, decode_weight),
-        (
-            cache_threshold,
-            balance_abs_threshold,
-            balance_rel_threshold,
-        ),
-        load_factor,
+    let settings = Settings {
+        hash_key: HashKey::new([0; 16]),
+        rules: rules(
+            policy,
+            (k, decode_weight),
+            (
+                cache_threshold,
+                balance_abs_threshold,
+                balance_rel_threshold,
+            ),
+            load_factor,
+            BreakerLimits::default(),
+        )?,
         seed,
-    )?;
+    };
     let delivery = Delivery {
         lag_s: at_least("lag_s", lag_s, 0.0)?,
         loss,

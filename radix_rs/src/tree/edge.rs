@@ -1,5 +1,6 @@
 //! What an edge is made of: token ids, their slots and the hashes of the blocks that end in it.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,16 +15,12 @@ use super::slots::{Slots, rows};
 /// One allocation: the number of tokens n, the number of rows of slots r, n token ids; two words for each
 /// row, the position and the slot it begins with, or n slots if r is 0; two words for each hash. Tokens
 /// stand where their offset says without a look at n.
-#[derive(Clone, Debug)]
-pub(super) struct Edge(Arc<[u32]>);
+///
+/// `None` is an edge without tokens, that of roots and of places where no node is: it takes no memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Edge(Option<Arc<[u32]>>);
 
 const TOKENS: usize = 2;
-
-impl Default for Edge {
-    fn default() -> Self {
-        Self(Arc::new([0; TOKENS]))
-    }
-}
 
 impl Edge {
     /// `slots` may be longer than `tokens`.
@@ -37,35 +34,36 @@ impl Edge {
             2 * rows.len()
         };
         let words = TOKENS + count + words_of_slots + 2 * hashes.len();
-        let mut data: Arc<[u32]> = std::iter::repeat_n(0, words).collect();
-        if let Some(data) = Arc::get_mut(&mut data) {
-            let (head, rest) = data.split_at_mut(TOKENS);
-            head.copy_from_slice(&[to_u32(count), to_u32(rows.len())]);
-            let (of_tokens, rest) = rest.split_at_mut(count);
-            of_tokens.copy_from_slice(tokens);
-            let (of_slots, of_hashes) = rest.split_at_mut(words_of_slots);
-            if rows.is_empty() {
-                for (word, &slot) in of_slots.iter_mut().zip(slots) {
-                    *word = slot.cast_unsigned();
-                }
-            } else {
-                for (words, (start, slot)) in of_slots.as_chunks_mut::<2>().0.iter_mut().zip(rows) {
-                    *words = [start, slot.cast_unsigned()];
-                }
-            }
-            for (words, &hash) in of_hashes.as_chunks_mut::<2>().0.iter_mut().zip(hashes) {
-                *words = halves(hash);
-            }
+        let mut data = Arc::new_uninit_slice(words);
+        let all = Arc::get_mut(&mut data).expect("nobody else has it yet");
+        let (head, rest) = all.split_at_mut(TOKENS);
+        let (of_tokens, rest) = rest.split_at_mut(count);
+        let (of_slots, of_hashes) = rest.split_at_mut(words_of_slots);
+        fill(head, &[to_u32(count), to_u32(rows.len())]);
+        fill(of_tokens, tokens);
+        if rows.is_empty() {
+            fill_with(of_slots, slots, i32::cast_unsigned);
+        } else {
+            fill_pairs(of_slots, &rows, |(start, slot)| {
+                [start, slot.cast_unsigned()]
+            });
         }
-        Self(data)
+        fill_pairs(of_hashes, hashes, halves);
+        // SAFETY: the four parts are all there is, and each `fill` has written every word of its part.
+        #[expect(
+            unsafe_code,
+            reason = "zeros first would be a third pass over what is written"
+        )]
+        let data = unsafe { data.assume_init() };
+        Self(Some(data))
     }
 
     pub fn len(&self) -> usize {
-        self.0[0] as usize
+        self.words()[0] as usize
     }
 
     pub fn tokens(&self, range: Range<usize>) -> &[u32] {
-        &self.0[TOKENS..][range]
+        &self.words()[TOKENS..][range]
     }
 
     /// The slots of `range`, row by row, each with the position it begins at.
@@ -84,7 +82,7 @@ impl Edge {
             let Some(&[start, slot]) = rows.get(next) else {
                 at = range.end;
                 let base = TOKENS + self.len();
-                return Some((begin, Slots::Listed(&self.0[base + begin..base + at])));
+                return Some((begin, Slots::Listed(&self.words()[base + begin..base + at])));
             };
             next += 1;
             at = rows
@@ -100,8 +98,8 @@ impl Edge {
 
     /// Empty if the slots are listed.
     fn rows(&self) -> &[[u32; 2]] {
-        let words = 2 * self.0[1] as usize;
-        self.0[TOKENS + self.len()..][..words].as_chunks().0
+        let words = 2 * self.words()[1] as usize;
+        self.words()[TOKENS + self.len()..][..words].as_chunks().0
     }
 
     /// The hashes of those blocks that end in the edge, by their numbers.
@@ -119,11 +117,11 @@ impl Edge {
     }
 
     fn halves_of_hashes(&self) -> &[[u32; 2]] {
-        let of_slots = match self.0[1] {
+        let of_slots = match self.words()[1] {
             0 => self.len(),
             rows => 2 * rows as usize,
         };
-        self.0[TOKENS + self.len() + of_slots..].as_chunks().0
+        self.words()[TOKENS + self.len() + of_slots..].as_chunks().0
     }
 
     /// The same edge with its first `count` tokens and `hashes` hashes alone, copied.
@@ -136,8 +134,35 @@ impl Edge {
         Self::new(self.tokens(0..count), &slots, &hashes)
     }
 
+    fn words(&self) -> &[u32] {
+        self.0.as_deref().unwrap_or(&[0; TOKENS])
+    }
+
     pub fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        std::ptr::eq(self.words(), other.words())
+    }
+}
+
+/// Write every word of `part`.
+fn fill(part: &mut [MaybeUninit<u32>], words: &[u32]) {
+    fill_with(part, words, |word| word);
+}
+
+/// Write every word of `part`, made of as many `items`.
+fn fill_with<T: Copy>(part: &mut [MaybeUninit<u32>], items: &[T], word: impl Fn(T) -> u32) {
+    assert_eq!(part.len(), items.len());
+    for (cell, &item) in part.iter_mut().zip(items) {
+        cell.write(word(item));
+    }
+}
+
+/// Write every word of `part`, made of half as many `items`.
+fn fill_pairs<T: Copy>(part: &mut [MaybeUninit<u32>], items: &[T], pair: impl Fn(T) -> [u32; 2]) {
+    assert_eq!(part.len(), 2 * items.len());
+    for (cells, &item) in part.as_chunks_mut::<2>().0.iter_mut().zip(items) {
+        for (cell, word) in cells.iter_mut().zip(pair(item)) {
+            cell.write(word);
+        }
     }
 }
 

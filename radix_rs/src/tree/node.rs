@@ -18,6 +18,8 @@ pub(super) struct Node {
     /// Tokens from the root to the end of this node.
     pub end: u32,
     pub parent: u32,
+    /// Of its parent and its first page, see [`super::nodes::Nodes`].
+    pub page_hash: u32,
     pub num_children: u32,
     pub first_child: u32,
     pub next_sibling: u32,
@@ -45,6 +47,7 @@ impl Default for Node {
             len: 0,
             end: 0,
             parent: NONE,
+            page_hash: 0,
             num_children: 0,
             first_child: NONE,
             next_sibling: NONE,
@@ -151,6 +154,7 @@ impl Node {
             offset: self.offset,
             len: at,
             end: self.end - self.len + at,
+            page_hash: self.page_hash,
             lock_ref: self.lock_ref,
             hit_count: self.hit_count,
             history: self.history,

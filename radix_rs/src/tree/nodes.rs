@@ -12,7 +12,8 @@ use super::node::{NONE, Node};
 ///
 /// Children are found by their first page. One table serves all parents: a lookup costs the same among
 /// one child and among 100,000, and a node needs no table of its own. Siblings form a list as well, so
-/// that an only child, the usual case, is found without hashing.
+/// that an only child, the usual case, is found without hashing. Each node knows the hash of its entry: to
+/// take a node out, or to move all when the table grows, no edge is read.
 #[derive(Debug)]
 pub(super) struct Nodes {
     arena: Arena<Node>,
@@ -75,10 +76,13 @@ impl Nodes {
 
     /// The child of `parent` whose edge begins with `page`.
     pub fn find(&self, parent: u32, page: &[u32]) -> Option<u32> {
+        let hash = self.hash(parent, page);
         self.children
-            .find(self.hash(parent, page), |&child| {
+            .find(spread(hash), |&child| {
                 let child = &self[child];
-                child.parent == parent && child.tokens()[..self.page_size] == *page
+                child.page_hash == hash
+                    && child.parent == parent
+                    && child.tokens()[..self.page_size] == *page
             })
             .copied()
     }
@@ -114,7 +118,7 @@ impl Nodes {
     /// Take a childless node out.
     pub fn remove(&mut self, index: u32) -> Node {
         debug_assert!(self[index].num_children == 0);
-        let hash = self.hash_of(index);
+        let hash = spread(self[index].page_hash);
         if let Ok(entry) = self.children.find_entry(hash, |&child| child == index) {
             entry.remove();
         }
@@ -128,8 +132,8 @@ impl Nodes {
     ///
     /// Costs the same whatever the length: no token, slot or hash is copied.
     pub fn split(&mut self, index: u32, at: usize) -> u32 {
-        let hash = self.hash_of(index);
         let mut upper = self[index].split_off_front(at);
+        let hash = spread(upper.page_hash);
         let (parent, next, previous) = {
             let lower = &self[index];
             (lower.parent, lower.next_sibling, lower.previous_sibling)
@@ -173,27 +177,24 @@ impl Nodes {
     }
 
     fn enter(&mut self, index: u32) {
-        let Self {
-            arena,
-            children,
-            hasher,
-            page_size,
-        } = self;
-        let hash = |&child: &u32| {
-            let node = &arena[child];
-            hasher.hash_one((node.parent, &node.tokens()[..*page_size]))
-        };
-        children.insert_unique(hash(&index), index, hash);
-    }
-
-    fn hash_of(&self, index: u32) -> u64 {
         let node = &self[index];
-        self.hash(node.parent, &node.tokens()[..self.page_size])
+        let hash = self.hash(node.parent, &node.tokens()[..self.page_size]);
+        self[index].page_hash = hash;
+        let Self {
+            arena, children, ..
+        } = self;
+        children.insert_unique(spread(hash), index, |&child| spread(arena[child].page_hash));
     }
 
-    fn hash(&self, parent: u32, page: &[u32]) -> u64 {
-        self.hasher.hash_one((parent, page))
+    /// Half of a hash, which is all that a node keeps of it.
+    fn hash(&self, parent: u32, page: &[u32]) -> u32 {
+        (self.hasher.hash_one((parent, page)) >> 32) as u32
     }
+}
+
+/// The table takes an entry's place from the lower bits, and its tag from the upper ones.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(hash)
 }
 
 impl Index<u32> for Nodes {

@@ -7,9 +7,8 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-import grpc
-
-from proto.client import CHANNEL_OPTIONS, Client
+from proto.client import Client
+from proto.credentials import IN_CLEAR
 from proto.errors import LBError, from_status
 from proto.prefixlb.v1.replica_pb2 import FlushRequest, InfoResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
@@ -145,7 +144,7 @@ def empty_caches(cluster: LocalCluster) -> None:
     for replica in cluster.replicas:
         with Client(replica.address) as client:
             client.complete("Good morning", max_tokens=2)
-        channel = grpc.insecure_channel(replica.address, options=CHANNEL_OPTIONS)
+        channel = IN_CLEAR.channel(replica.address)
         with channel, from_status():
             ReplicaStub(channel).Flush(FlushRequest(), timeout=5.0)
     when_quiet(cluster.router.address)

@@ -1,0 +1,114 @@
+"""Settings that change while a router runs."""
+
+import asyncio
+import logging
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import grpc
+import pytest
+
+from proto.settings import BadSettings
+from radix_rs import derive_hash_key
+from router.process import running
+from router.settings import parse_settings
+from tests.fake_replica import FakeReplica, Script, replicas
+from tests.live_router import live_router, request_of, until
+
+
+def arguments(file: Path, *more: str) -> list[str]:
+    return ["--port", "0", "--metrics-port", "0", "--settings-file", str(file), *more]
+
+
+def test_flags_go_before_the_environment_and_that_before_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "router.toml"
+    file.write_text("max_inflight = 1\nqueue_size = 2\nretries = 3\n")
+    monkeypatch.setenv("ROUTER_QUEUE_SIZE", "20")
+    monkeypatch.setenv("ROUTER_RETRIES", "7")
+    settings = parse_settings(arguments(file, "--retries", "9"))
+    assert (settings.max_inflight, settings.queue_size, settings.retries) == (1, 20, 9)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("max_inflight = 0", "--max-inflight: Input should be greater"),
+        ("max_inflght = 1", "--max-inflght: Extra inputs"),
+        ("max_inflight =", "--settings-file: cannot read"),
+        ("breaker_open_s = 40.0", "--breaker-max-open-s must not be less"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_problem(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "router.toml"
+    file.write_text(content)
+    with pytest.raises(BadSettings, match=said):
+        parse_settings(arguments(file))
+
+
+@pytest.mark.redis
+async def test_a_changed_file_changes_bounds_and_rules_of_a_running_router(
+    redis_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a swapped symlink, as Kubernetes does it."""
+    caplog.set_level(logging.INFO)
+    first, second = tmp_path / "1.toml", tmp_path / "2.toml"
+    first.write_text("max_inflight = 1\nqueue_size = 0\n")
+    second.write_text('max_inflight = 2\nqueue_size = 0\npolicy = "random"\nshards = 7\n')
+    file = tmp_path / "router.toml"
+    file.symlink_to(first)
+    given = arguments(file, "--redis-url", redis_url, "--cluster", "test")
+    read = partial(parse_settings, given)
+    async with running(read(), derive_hash_key(b""), read) as router:
+        plane = router.parts.plane
+        assert plane.enter() and not plane.enter()
+        swapped = tmp_path / "swapped"
+        swapped.symlink_to(second)
+        swapped.replace(file)
+        async with asyncio.timeout(8.0):
+            while not plane.enter():  # noqa: ASYNC110 - other tasks change it
+                await asyncio.sleep(0.05)
+        assert not plane.enter()
+        said = [record.getMessage() for record in caplog.records if record.name == "router.reload"]
+        assert "settings changed policy=cost->random max_inflight=1->2" in said
+        assert "settings need a restart, the old stay names=shards" in said
+
+        second.write_text("max_inflight = 3\nnonsense")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: "settings not reloaded" in caplog.text)
+        assert not plane.enter()
+        second.write_text("max_inflight = 3\n")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: "max_inflight=2->3" in caplog.text, 2.0)
+        assert plane.enter()
+        for _ in range(3):
+            plane.leave()
+
+
+@pytest.mark.redis
+async def test_who_waits_goes_on_when_there_is_more_room(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(first_after_s=60.0)
+    async with (
+        replicas(r0),
+        live_router(redis_url, max_inflight=1, queue_size=4) as router,
+    ):
+        await router.synced(r0)
+        calls = [router.inference.Generate(request_of([number])) for number in range(3)]
+        await until(lambda: router.parts.plane.queued == 2)
+        router.parts.plane.set_bounds(
+            max_inflight=3,
+            queue_size=4,
+            queue_timeout_s=5.0,
+            max_open_calls=9,
+            retries=1,
+            retry_budget=0.2,
+        )
+        await until(lambda: len(r0.served) == 3)
+        for call in calls:
+            call.cancel()
+        for call in calls:
+            assert await call.code() is grpc.StatusCode.CANCELLED
