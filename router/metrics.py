@@ -148,6 +148,16 @@ class PlaneCollector(Collector):
             "Requests that wait because as many as may be are in flight.",
             self._plane.queued,
         )
+        yield GaugeMetricFamily(
+            PREFIX + "requests_held_bytes",
+            "Memory of requests that no answer has begun to; at most --max-held-bytes.",
+            self._plane.held_bytes,
+        )
+        yield GaugeMetricFamily(
+            PREFIX + "client_connections",
+            "Connections of clients; above --max-connections those that rest are closed.",
+            self._plane.connections,
+        )
         yield _histogram(
             "time_to_first_token_seconds",
             "From a request's arrival to the first message of its answer.",

@@ -37,9 +37,9 @@ async fn through(
     caller: &mut Caller,
 ) -> Result<HeaderMap, End> {
     let (mut head, body) = request.into_parts();
-    let mut held = shard.plane.memory.hold();
+    let mut memory = shard.plane.memory.hold();
     if !body.is_end_stream() {
-        held.add(REQUEST_WINDOW_BYTES as usize)?; // what may have come and not gone on
+        memory.add(REQUEST_WINDOW_BYTES as usize)?; // what may have come and not gone on
     }
     head.uri = behind(&head.uri);
     head.version = http::Version::HTTP_2;
@@ -53,7 +53,7 @@ async fn through(
         shard.distrust_behind();
         broke(error)
     })?;
-    let _upload = Upload(tokio::task::spawn_local(upload(body, request, held)));
+    let _upload = Upload(tokio::task::spawn_local(upload(body, request, memory)));
 
     let head = caller
         .wait(poll_fn(|cx| Pin::new(&mut response).poll(cx)))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::memory::Held;
 use super::replicas::Replica;
@@ -21,7 +21,7 @@ pub(crate) struct Prompt {
 /// The message as it came, behind room for its prefix.
 pub(crate) enum Came {
     /// Nobody else has it: what is to be added is put behind it.
-    Own(BytesMut),
+    Own(Vec<u8>),
     Shared(Bytes),
     /// With all that is to be added.
     Ready(Bytes),
@@ -79,8 +79,7 @@ impl Bodies {
             Came::Own(framed) => as_it_came(std::mem::take(framed), request, &prompt.model, id)?,
             Came::Shared(framed) => {
                 self.held.add(framed.len())?;
-                let framed = BytesMut::from(&framed[..]);
-                return as_it_came(framed, request, &prompt.model, id);
+                return as_it_came(framed.to_vec(), request, &prompt.model, id);
             }
             Came::Ready(body) => body.clone(),
         };

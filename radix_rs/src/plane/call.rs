@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::request::Parts;
@@ -109,15 +109,15 @@ async fn serve(
         );
         return Err(Refusal::new(Code::ResourceExhausted, message).into());
     }
-    let mut held = shard.plane.memory.hold();
+    let mut memory = shard.plane.memory.hold();
     let message = caller
-        .wait(read_message(&head.headers, body, &mut held))
+        .wait(read_message(&head.headers, body, &mut memory))
         .await??;
     let Come {
         framed,
         request,
-        mut held,
-    } = read(shard, message, held, caller).await?;
+        held: mut memory,
+    } = read(shard, message, memory, caller).await?;
     let admission = &shard.plane.admission;
     let tenant = (request.cache_salt.as_str(), request.extra_key.as_str());
     let _admitted = admission.admit(caller, request.priority, tenant).await?;
@@ -130,19 +130,19 @@ async fn serve(
         return Err(Refusal::new(Code::InvalidArgument, message).into());
     }
     let (came, request, prompt) =
-        read_prompt(shard, framed, request, &mut held, caller, course).await?;
+        read_prompt(shard, framed, request, &mut memory, caller, course).await?;
     let made_id = if request.id.is_empty() {
         shard.request_id()
     } else {
         String::new()
     };
-    let bodies = Bodies::new(came, request, prompt, made_id, held);
+    let bodies = Bodies::new(came, request, prompt, made_id, memory);
     try_replicas(shard, head, bodies, caller, course).await
 }
 
 /// A message that was read, and what both take of memory.
 struct Come {
-    framed: BytesMut,
+    framed: Vec<u8>,
     request: Request,
     held: Held,
 }
@@ -165,7 +165,7 @@ async fn read(
     Ok(read?)
 }
 
-fn decode(framed: BytesMut, mut held: Held) -> Result<Come, Refusal> {
+fn decode(framed: Vec<u8>, mut held: Held) -> Result<Come, Refusal> {
     held.add(framed.len())?;
     let request = Request::read(&framed[PREFIX_BYTES..]).map_err(|_| {
         let message = format!("what came is no request message of {GENERATE}");
@@ -184,7 +184,7 @@ fn decode(framed: BytesMut, mut held: Held) -> Result<Come, Refusal> {
 /// refused, or is of a model whose tokenizer is not here.
 async fn read_prompt(
     shard: &Shard,
-    framed: BytesMut,
+    framed: Vec<u8>,
     mut request: Request,
     held: &mut Held,
     caller: &mut Caller,
@@ -201,7 +201,7 @@ async fn read_prompt(
         };
         return Ok((Came::Own(framed), request, prompt));
     }
-    let framed = framed.freeze();
+    let framed = Bytes::from(framed);
     if let Some(words) = request.words.take()
         && let Some(model) = shard.plane.replicas.model(&request.model)
         && let Some(text) = shard.plane.texts.of(&model.name)

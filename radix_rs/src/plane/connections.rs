@@ -25,8 +25,8 @@ pub(crate) struct Connections {
 struct Seat {
     came: Instant,
     calls: AtomicU32,
-    /// Microseconds after it came.
-    rests_since_us: AtomicU64,
+    /// Nanoseconds after it came.
+    rests_since_ns: AtomicU64,
     leave: Notify,
 }
 
@@ -64,7 +64,7 @@ impl Connections {
         let seat = Arc::new(Seat {
             came: Instant::now(),
             calls: AtomicU32::new(0),
-            rests_since_us: AtomicU64::new(0),
+            rests_since_ns: AtomicU64::new(0),
             leave: Notify::new(),
         });
         seats.insert(number, seat.clone());
@@ -83,7 +83,7 @@ impl Seat {
     }
 
     fn rests_since(&self) -> Instant {
-        self.came + Duration::from_micros(self.rests_since_us.load(SeqCst))
+        self.came + Duration::from_nanos(self.rests_since_ns.load(SeqCst))
     }
 }
 
@@ -126,9 +126,9 @@ pub(crate) struct Calling(Arc<Seat>);
 
 impl Drop for Calling {
     fn drop(&mut self) {
-        let since = self.0.came.elapsed().as_micros();
+        let since = self.0.came.elapsed().as_nanos();
         let since = u64::try_from(since).unwrap_or(u64::MAX);
-        self.0.rests_since_us.store(since, SeqCst);
+        self.0.rests_since_ns.store(since, SeqCst);
         self.0.calls.fetch_sub(1, SeqCst);
     }
 }

@@ -43,15 +43,15 @@ impl Memory {
 
     fn take(&self, bytes: usize, is_large: bool) -> Result<(), Refusal> {
         let kept = if is_large { self.max_bytes / PARTS } else { 0 };
-        let before = self.held_bytes.fetch_add(bytes, Relaxed);
-        if bytes <= (self.max_bytes - kept).saturating_sub(before) {
-            return Ok(());
+        let most = self.max_bytes - kept;
+        let more = |held: usize| held.checked_add(bytes).filter(|held| *held <= most);
+        match self.held_bytes.fetch_update(Relaxed, Relaxed, more) {
+            Ok(_) => Ok(()),
+            Err(held) => Err(Refusal::busy(format!(
+                "requests hold {held} bytes of the {} that this router may hold, too many for {bytes} more",
+                self.max_bytes
+            ))),
         }
-        self.held_bytes.fetch_sub(bytes, Relaxed);
-        Err(Refusal::busy(format!(
-            "requests hold {before} bytes of the {} that this router may hold, too many for {bytes} more",
-            self.max_bytes
-        )))
     }
 }
 

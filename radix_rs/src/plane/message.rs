@@ -1,10 +1,9 @@
 //! The one message of a request: whole and in time, or not at all.
 
 use std::future::poll_fn;
-use std::io::{self, Read};
+use std::io::{Cursor, Read};
 
-use bytes::{Buf, Bytes, BytesMut};
-use flate2::read::{GzDecoder, ZlibDecoder};
+use flate2::bufread::{GzDecoder, ZlibDecoder};
 use h2::RecvStream;
 use http::HeaderMap;
 use tokio::time::timeout;
@@ -21,12 +20,15 @@ const FIRST_BYTES: usize = 128 << 10;
 /// What is unpacked at once; then as much again, and so on.
 const FIRST_UNPACKED_BYTES: usize = 16 << 10;
 
+/// Memory of what unpacks: mostly the window of what came before.
+const UNPACKER_BYTES: usize = 48 << 10;
+
 /// Room behind a message for what is added to it: a model's name and an id.
 pub(crate) const ROOM_BYTES: usize = 1024;
 
 /// The message, behind as many bytes as its prefix has; perhaps not unpacked yet.
 pub(crate) struct Message {
-    framed: BytesMut,
+    framed: Vec<u8>,
     packed: Option<Box<dyn Read + Send>>,
 }
 
@@ -48,12 +50,12 @@ pub(crate) async fn read_message(
             framed: whole,
             packed: None,
         },
-        _ => Message::packed(headers, whole)?,
+        _ => Message::packed(headers, whole, held)?,
     })
 }
 
-async fn whole(body: &mut RecvStream, held: &mut Held) -> Result<BytesMut, End> {
-    let mut come = BytesMut::new();
+async fn whole(body: &mut RecvStream, held: &mut Held) -> Result<Vec<u8>, End> {
+    let mut come = Vec::new();
     loop {
         if let Some(end) = end_of_message(&come)? {
             come.truncate(end); // what follows nobody asked for
@@ -71,24 +73,17 @@ async fn whole(body: &mut RecvStream, held: &mut Held) -> Result<BytesMut, End> 
 }
 
 /// Room is made for what has come and as much again, not for all that is promised.
-fn add(piece: &Bytes, come: &mut BytesMut, held: &mut Held) -> Result<(), Refusal> {
+fn add(piece: &[u8], come: &mut Vec<u8>, held: &mut Held) -> Result<(), Refusal> {
     let needed = come.len() + piece.len();
     if needed > come.capacity() {
         let prefix = come.first_chunk().or_else(|| piece.first_chunk());
         let promised = PREFIX_BYTES + prefix.copied().map_or(0, length);
         let room = promised.min(FIRST_BYTES.max(2 * needed)).max(needed) + ROOM_BYTES;
         held.add(room - come.capacity().min(room))?;
-        move_to(come, room);
+        come.reserve_exact(room - come.len());
     }
     come.extend_from_slice(piece);
     Ok(())
-}
-
-/// Exactly so much: what sets aside more by itself is not counted.
-fn move_to(bytes: &mut BytesMut, room: usize) {
-    let mut moved = BytesMut::with_capacity(room);
-    moved.extend_from_slice(bytes);
-    *bytes = moved;
 }
 
 fn length([_, length @ ..]: [u8; PREFIX_BYTES]) -> usize {
@@ -116,9 +111,10 @@ fn too_large(length: usize) -> Refusal {
 }
 
 impl Message {
-    fn packed(headers: &HeaderMap, mut packed: BytesMut) -> Result<Self, Refusal> {
-        packed.advance(PREFIX_BYTES);
-        let packed = packed.reader();
+    fn packed(headers: &HeaderMap, whole: Vec<u8>, held: &mut Held) -> Result<Self, Refusal> {
+        held.add(UNPACKER_BYTES)?;
+        let mut packed = Cursor::new(whole);
+        packed.set_position(PREFIX_BYTES as u64);
         let encoding = headers
             .get("grpc-encoding")
             .map_or(&b""[..], |value| value.as_bytes());
@@ -133,7 +129,7 @@ impl Message {
             }
         };
         Ok(Self {
-            framed: BytesMut::zeroed(PREFIX_BYTES),
+            framed: vec![0; PREFIX_BYTES],
             packed: Some(packed),
         })
     }
@@ -154,36 +150,26 @@ impl Message {
             let left = PREFIX_BYTES + MAX_MESSAGE_BYTES + 1 - begin;
             let step = begin.clamp(FIRST_UNPACKED_BYTES.min(left), left);
             held.add(step)?;
-            move_to(&mut self.framed, begin + step);
-            self.framed.resize(begin + step, 0);
-            let read = read_full(packed, &mut self.framed[begin..]).map_err(|error| {
-                let message = format!("the message cannot be unpacked: {error}");
-                Refusal::new(Code::InvalidArgument, message)
-            })?;
-            self.framed.truncate(begin + read);
+            self.framed.reserve_exact(step);
+            let read = packed
+                .take(step as u64)
+                .read_to_end(&mut self.framed)
+                .map_err(|error| {
+                    let message = format!("the message cannot be unpacked: {error}");
+                    Refusal::new(Code::InvalidArgument, message)
+                })?;
             if read < step {
                 self.packed = None;
+                self.framed.shrink_to(begin + read + ROOM_BYTES);
             }
         }
         Ok(self.framed.len() <= enough)
     }
 
     /// What was unpacked.
-    pub fn into_framed(self) -> BytesMut {
+    pub fn into_framed(self) -> Vec<u8> {
         self.framed
     }
-}
-
-/// Less than the whole of `out` at the end only.
-fn read_full(from: &mut impl Read, out: &mut [u8]) -> io::Result<usize> {
-    let mut read = 0;
-    while read < out.len() {
-        match from.read(&mut out[read..])? {
-            0 => break,
-            more => read += more,
-        }
-    }
-    Ok(read)
 }
 
 #[cfg(test)]
@@ -204,12 +190,12 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    fn inflated(encoding: &'static str, packed: &[u8]) -> Result<BytesMut, Refusal> {
+    fn inflated(encoding: &'static str, packed: &[u8]) -> Result<Vec<u8>, Refusal> {
         let mut headers = HeaderMap::new();
         headers.insert("grpc-encoding", HeaderValue::from_static(encoding));
         let framed = [&[1, 0, 0, 0, 0], packed].concat();
-        let mut message = Message::packed(&headers, BytesMut::from(&framed[..]))?;
         let mut held = Arc::new(Memory::new(1 << 30)).hold();
+        let mut message = Message::packed(&headers, framed, &mut held)?;
         for enough in [1, 1000, usize::MAX] {
             if message.unpack(enough, &mut held)? {
                 break;
@@ -233,7 +219,7 @@ mod tests {
     fn a_bomb_an_unknown_compression_and_rubbish_are_refused() {
         let bomb = gzip(&vec![0; 4 * MAX_MESSAGE_BYTES]);
         assert!(bomb.len() < MAX_MESSAGE_BYTES / 100);
-        let code = |refused: Result<BytesMut, Refusal>| refused.unwrap_err().code;
+        let code = |refused: Result<Vec<u8>, Refusal>| refused.unwrap_err().code;
         assert_eq!(code(inflated("gzip", &bomb)), Code::ResourceExhausted);
         assert_eq!(code(inflated("snappy", b"x")), Code::Unimplemented);
         assert_eq!(code(inflated("gzip", b"x")), Code::InvalidArgument);
@@ -246,7 +232,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("grpc-encoding", HeaderValue::from_static("gzip"));
         let packed = [&[1, 0, 0, 0, 0][..], &gzip(&vec![0; 15 << 20])].concat();
-        let mut message = Message::packed(&headers, BytesMut::from(&packed[..])).unwrap();
+        let mut message = Message::packed(&headers, packed, &mut held).unwrap();
         let refusal = message.unpack(usize::MAX, &mut held).unwrap_err();
         assert_eq!(refusal.code, Code::ResourceExhausted);
         assert!(message.framed.capacity() <= 4 << 20);
@@ -256,12 +242,13 @@ mod tests {
     fn what_has_come_takes_memory_and_what_is_promised_does_not() {
         let memory = Arc::new(Memory::new(1 << 30));
         let mut held = memory.hold();
-        let mut come = BytesMut::new();
+        let mut come = Vec::new();
         let promise = [&[0, 0, 0xff, 0xff, 0xff], &[7; 11][..]].concat();
-        add(&Bytes::from(promise), &mut come, &mut held).unwrap();
+        add(&promise, &mut come, &mut held).unwrap();
         assert_eq!(memory.held_bytes(), FIRST_BYTES + ROOM_BYTES);
         for _ in 0..100 {
-            add(&Bytes::from(vec![7; 16 << 10]), &mut come, &mut held).unwrap();
+            add(&[7; 16 << 10], &mut come, &mut held).unwrap();
+            assert_eq!(memory.held_bytes(), come.capacity());
             assert!(memory.held_bytes() <= FIRST_BYTES.max(2 * come.len()) + ROOM_BYTES);
             assert!(memory.held_bytes() >= come.len());
         }

@@ -1,6 +1,6 @@
 //! A `GenerateRequest` on the wire: what the router reads of it, and what it writes into it.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::limits::{
     MAX_CHAT_MESSAGES, MAX_MEDIA_ITEMS, MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS, MAX_PROMPT_TOKENS,
@@ -226,17 +226,18 @@ fn read_ids(prompt: &[u8], ids: &mut Vec<u32>) -> Result<(), Malformed> {
 /// # Errors
 /// It is then too large for anybody.
 pub(crate) fn as_it_came(
-    mut framed: BytesMut,
+    mut framed: Vec<u8>,
     request: &Request,
     model: &str,
     made_id: &str,
 ) -> Result<Bytes, Refusal> {
     let mut names = Vec::new();
     put_names(request, model, made_id, &mut names);
+    framed.reserve_exact(names.len()); // mostly there is room for them
     framed.extend_from_slice(&names);
     check_size(framed.len() - PREFIX_BYTES)?;
     put_prefix(&mut framed);
-    Ok(framed.freeze())
+    Ok(Bytes::from(framed))
 }
 
 /// The same with token ids for its prompt.
@@ -319,8 +320,8 @@ mod tests {
         out
     }
 
-    fn framed(message: &[u8]) -> BytesMut {
-        BytesMut::from([&[9; PREFIX_BYTES], message].concat().as_slice())
+    fn framed(message: &[u8]) -> Vec<u8> {
+        [&[9; PREFIX_BYTES], message].concat()
     }
 
     fn ids(ids: &[u32]) -> Vec<u8> {
