@@ -56,7 +56,7 @@ pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream, seated: Seated) {
             if let Some(reason) = reason {
                 shard.plane.strangers.turned_away(reason, peer);
             }
-            part(&Line::new(socket).1).await;
+            part(&shard.line(socket).1).await;
         }
         Some(Err(_)) => shard.plane.strangers.turned_away(Reason::Slow, peer),
         None => {} // somebody else has its place
@@ -67,7 +67,7 @@ async fn converse<T>(shard: &Rc<Shard>, socket: T, seated: &Seated, peer: Option
 where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let (line, gathered) = Line::new(socket);
+    let (line, gathered) = shard.line(socket);
     speak(shard, line, &gathered, seated, peer).await;
     part(&gathered).await;
 }

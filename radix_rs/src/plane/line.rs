@@ -14,23 +14,20 @@ use std::time::Instant;
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::turns::Turns;
+
 /// What is gathered at most before it is written.
 const GATHERED_BYTES: usize = 128 << 10;
 
 /// What is read at once while the peer sends more than HTTP/2 asks for.
-const READ_BYTES: usize = 128 << 10;
-
-/// What is read in one turn: what came must be taken by its calls before more is read, as until then nobody counts
-/// it.
-const TURN_BYTES: usize = 256 << 10;
+const READ_BYTES: usize = 64 << 10;
 
 struct State<T> {
     socket: T,
     last_read: Instant,
     /// Since when the socket takes nothing of what is gathered.
     stuck: Option<Instant>,
-    /// What may still be read in this turn.
-    turn: usize,
+    turns: Rc<Turns>,
     /// Written, and not yet given to the socket.
     gathered: BytesMut,
     /// Read from the socket, and not yet asked for.
@@ -47,12 +44,13 @@ pub(crate) struct Line<T>(Rc<RefCell<State<T>>>);
 pub(crate) struct Gathered<T>(Rc<RefCell<State<T>>>);
 
 impl<T> Line<T> {
-    pub fn new(socket: T) -> (Self, Gathered<T>) {
+    /// `turns`: those of its shard.
+    pub fn new(socket: T, turns: Rc<Turns>) -> (Self, Gathered<T>) {
         let state = Rc::new(RefCell::new(State {
             socket,
             last_read: Instant::now(),
             stuck: None,
-            turn: TURN_BYTES,
+            turns,
             gathered: BytesMut::new(),
             ahead: Vec::new(),
             ahead_from: 0,
@@ -73,11 +71,9 @@ impl<T: AsyncWrite + Unpin> Gathered<T> {
         self.0.borrow().stuck
     }
 
-    /// Ends a turn; ready once all that was gathered is with the socket.
+    /// Ready once all that was gathered is with the socket.
     pub fn poll_give(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = self.0.borrow_mut();
-        state.turn = TURN_BYTES;
-        state.poll_give(cx)
+        self.0.borrow_mut().poll_give(cx)
     }
 }
 
@@ -147,7 +143,13 @@ impl<T: AsyncRead + Unpin> State<T> {
         length > 0
     }
 
-    /// Reads more than is asked for. A line that rests afterwards keeps no memory.
+    /// All that was read ahead is taken: a line that rests, or lets others go first, keeps no memory.
+    fn drop_ahead(&mut self) {
+        self.ahead = Vec::new();
+        self.ahead_from = 0;
+    }
+
+    /// Reads more than is asked for.
     fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.ahead.resize(READ_BYTES, 0);
         let mut ahead = ReadBuf::new(&mut self.ahead);
@@ -157,7 +159,7 @@ impl<T: AsyncRead + Unpin> State<T> {
         self.ahead_from = 0;
         self.is_behind = length == READ_BYTES;
         if length == 0 {
-            self.ahead = Vec::new();
+            self.drop_ahead();
         }
         read
     }
@@ -173,13 +175,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
         if state.take_ahead(buffer) {
             return Poll::Ready(Ok(()));
         }
-        if state.turn == 0 {
-            state.turn = TURN_BYTES;
-            state.ahead = Vec::new();
-            state.ahead_from = 0;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+        let turn = state.turns.poll_left(cx);
+        if turn.is_pending() || !state.is_behind {
+            state.drop_ahead();
         }
+        ready!(turn);
         let before = buffer.remaining();
         if state.is_behind && buffer.remaining() < READ_BYTES {
             ready!(state.poll_read_ahead(cx))?;
@@ -189,7 +189,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
             state.is_behind = buffer.remaining() == 0;
         }
         let read = before - buffer.remaining() + state.ahead.len() - state.ahead_from;
-        state.turn = state.turn.saturating_sub(read);
+        state.turns.read(read);
         state.last_read = Instant::now();
         Poll::Ready(Ok(()))
     }
@@ -255,7 +255,7 @@ mod tests {
     fn what_is_written_leaves_at_the_end_of_the_turn() {
         run(async {
             let (near, mut far) = duplex(1 << 20);
-            let (mut line, gathered) = Line::new(near);
+            let (mut line, gathered) = Line::new(near, Rc::new(Turns::new()));
             for _ in 0..3 {
                 line.write_all(b"abc").await.unwrap();
                 line.flush().await.unwrap();
@@ -276,10 +276,32 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_rests_keeps_no_memory() {
+        run(async {
+            let (near, mut far) = duplex(1 << 20);
+            let (mut line, gathered) = Line::new(near, Rc::new(Turns::new()));
+            for length in [1000, READ_BYTES, READ_BYTES + 20_000, 5 * READ_BYTES + 9] {
+                far.write_all(&vec![7; length]).await.unwrap();
+                let mut come = vec![0; length];
+                for part in come.chunks_mut(999) {
+                    line.read_exact(part).await.unwrap();
+                }
+                let rests = poll_fn(|cx| {
+                    let mut more = [0; 999];
+                    let read = Pin::new(&mut line).poll_read(cx, &mut ReadBuf::new(&mut more));
+                    Poll::Ready(read.is_pending())
+                });
+                assert!(rests.await);
+                assert_eq!(gathered.0.borrow().ahead.capacity(), 0, "{length}");
+            }
+        });
+    }
+
+    #[test]
     fn what_comes_is_what_was_sent_however_it_is_read() {
         run(async {
             let (near, mut far) = duplex(1 << 20);
-            let (mut line, _gathered) = Line::new(near);
+            let (mut line, _gathered) = Line::new(near, Rc::new(Turns::new()));
             let sent: Vec<u8> = (0..700_000u32).map(|i| (i % 251) as u8).collect();
             let sending = async {
                 far.write_all(&sent).await.unwrap();

@@ -101,6 +101,8 @@ fn run(
                 shard.phases.clone(),
             ));
         }
+        let turns = shard.turns.clone();
+        spawn_local(async move { turns.run().await });
         let shard_of_clients = shard.clone();
         spawn_local(async move {
             while let Some((client, seated)) = clients.recv().await {

@@ -39,6 +39,7 @@ mod texts;
 mod timeout;
 mod tls;
 mod tokens;
+mod turns;
 mod work;
 
 use std::io;
