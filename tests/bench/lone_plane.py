@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from radix_rs import Plane, Router, derive_hash_key
+from router.allocator import bound_what_is_kept
 from router.metrics import FIRST_TOKEN_BUCKETS, INTER_TOKEN_BUCKETS
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -21,6 +22,7 @@ parser.add_argument("--max-held-bytes", type=int, default=2**30)
 parser.add_argument("--tls", type=Path, nargs=2)
 arguments = parser.parse_args()
 
+bound_what_is_kept()
 router = Router(hash_key=derive_hash_key(b""))
 plane = Plane(
     router,
