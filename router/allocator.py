@@ -1,9 +1,9 @@
 """What the C library does with memory that is given back.
 
 Left alone, glibc takes what is large from the system block by block until the first such block is
-given back, and from then on keeps blocks of that size, up to 32 MiB, for every thread apart. A flood
-of large requests would leave a multiple of what it held; and before that first one, even the memory
-of small requests goes back to the system and comes anew.
+given back; from then on it keeps blocks of that size, up to 32 MiB, for every thread apart. A flood
+of large requests would leave a multiple of what it held; and before that first block, even what
+small requests need goes back to the system and comes anew.
 """
 
 import ctypes

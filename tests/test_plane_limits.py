@@ -10,7 +10,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -47,7 +46,7 @@ from tests.ports import free_port
 
 MIB = 2**20
 BOUND_BYTES = 64 * MIB
-BESIDE_BYTES = 40 * MIB
+BESIDE_BYTES = 16 * MIB
 """What connections, reading and the allocator may take beyond the bound."""
 REQUEST_WINDOW_BYTES = MIB
 GENERATE = b"/prefixlb.v1.Inference/Generate"
@@ -231,12 +230,8 @@ async def test_uploads_that_never_end_take_no_more_memory_than_the_bound(
             peak = Peak(process)
             uploads = [Upload(port, large, keep_back=1) for _ in range(calls)]
             async with started(uploads) as running, asyncio.timeout(60):
-                slowest_s = 0.0
                 while not all(upload.sent.is_set() for upload in uploads):
-                    began_s = time.monotonic()
                     assert (await ask(port, SMALL))[0] is grpc.StatusCode.OK
-                    slowest_s = max(slowest_s, time.monotonic() - began_s)
-                print("slowest", slowest_s)
                 held = sum(not upload.is_over for upload in uploads)
                 assert 0 < held <= BOUND_BYTES / size_bytes
 
@@ -286,7 +281,7 @@ async def test_what_follows_a_message_is_not_kept() -> None:
                     break
             await connection.send(rubbish)
         await asyncio.sleep(0.3)
-        assert peak.bytes < 40 * MIB, f"{peak.bytes / MIB:.0f} MiB"
+        assert peak.bytes < 2 * BESIDE_BYTES, f"{peak.bytes / MIB:.0f} MiB"
 
 
 async def closed(connection: Connection, *, without: int | None = None) -> list[int]:
