@@ -97,6 +97,12 @@ impl Rules {
     }
 }
 
+impl Default for Rules {
+    fn default() -> Self {
+        Self::new(PolicyKind::Cost)
+    }
+}
+
 /// A policy with its settings and what it remembers.
 #[derive(Debug)]
 pub(crate) enum Policy {

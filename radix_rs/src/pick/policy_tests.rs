@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 use prost::Message;
 
-use super::tests::{apply, batch, chain, fleet, idle, pick, prompt, stored, tokens, waiting};
+use super::test_fleet::{
+    BLOCK, apply, batch, chain, fleet, idle, pick, prompt, stored, tokens, waiting,
+};
 use super::{PolicyKind, Reason, Router, Settings, Thresholds};
 use crate::chain::HashKey;
 use crate::delta::Load;
-
-const BLOCK: u32 = 4;
 
 fn policy() -> impl Strategy<Value = PolicyKind> {
     prop::sample::select(PolicyKind::ALL.to_vec())
