@@ -3,7 +3,7 @@
 use super::answers::{BreakerReading, Explained, MirrorStats, Pick, Reason};
 use super::breaker::BreakerLimits;
 use super::candidate::Candidate;
-use super::cost::{Weights, terms};
+use super::cost::{self, Terms, Weights};
 use super::fleet::{Fleet, Model, Replica};
 use super::in_flight::InFlight;
 use super::pending::Sent;
@@ -25,6 +25,11 @@ pub(crate) struct Hashed<'a> {
 impl Hashed<'_> {
     fn tokens_of(&self, blocks: usize) -> u64 {
         blocks as u64 * u64::from(self.block_size)
+    }
+
+    /// Those that are to be computed after as many leading ones; the last is never spared.
+    fn tokens_beyond(&self, expected: u64) -> u64 {
+        self.tokens.saturating_sub(expected).max(1)
     }
 }
 
@@ -207,7 +212,7 @@ impl Core {
             stored: self.matches.of(id),
             block_tokens: u64::from(prompt.block_size),
             prompt_tokens: prompt.tokens,
-            uncached_tokens: prompt.tokens.saturating_sub(expected).max(1),
+            uncached_tokens: prompt.tokens_beyond(expected),
         };
         let ticket = self.in_flight.send(id, &sent, now_s);
         if let Some(replica) = self.fleet.get_mut(id) {
@@ -237,6 +242,9 @@ impl Core {
                 candidate,
             });
         });
+        for Explained { candidate, .. } in &mut all {
+            candidate.terms = self.terms(prompt, candidate, now_s);
+        }
         all.sort_by(|a, b| a.replica.cmp(&b.replica));
         all
     }
@@ -282,31 +290,49 @@ impl Core {
     ) -> Candidate {
         let matched = self.matches.of(id);
         let expected = self.in_flight.expected(id, prompt.chain, matched);
-        let pending = self.in_flight.pending(id);
+        let expected = prompt.tokens_of(expected);
         let in_flight = self.in_flight.requests(id);
         let load = &replica.report.load;
-        let answers = u64::from(in_flight) - self.in_flight.prefills(id) as u64;
-        let decodes = u64::from(load.running).max(answers);
-        let own = prompt.tokens.saturating_sub(prompt.tokens_of(expected));
         Candidate {
             id,
             name_hash: replica.name_hash,
             is_sound: replica.is_sound(now_s),
             matched: prompt.tokens_of(matched),
-            expected: prompt.tokens_of(expected),
-            terms: terms(
-                own.max(1),
+            expected,
+            terms: cost::at_least(
+                prompt.tokens_beyond(expected),
                 &replica.report,
-                pending,
-                decodes,
+                self.decodes(id, replica),
                 self.weights,
-                now_s,
             ),
             in_flight,
             requests: (u64::from(load.running) + u64::from(load.waiting)).max(u64::from(in_flight)),
             pending_tokens: load.pending_tokens,
             fill: fill(self.index.tally(id).count, replica),
         }
+    }
+
+    /// Requests being decoded there.
+    fn decodes(&self, id: ReplicaId, replica: &Replica) -> u64 {
+        let in_flight = u64::from(self.in_flight.requests(id));
+        let answers = in_flight - self.in_flight.prefills(id) as u64;
+        u64::from(replica.report.load.running).max(answers)
+    }
+
+    /// What the pick would cost, where a candidate has only what it costs at least.
+    fn terms(&self, prompt: &Hashed<'_>, candidate: &Candidate, now_s: f64) -> Terms {
+        let Candidate { id, expected, .. } = *candidate;
+        let Some(replica) = self.fleet.get(id) else {
+            return candidate.terms;
+        };
+        cost::terms(
+            prompt.tokens_beyond(expected),
+            &replica.report,
+            self.in_flight.pending(id),
+            self.decodes(id, replica),
+            self.weights,
+            now_s,
+        )
     }
 
     fn choose(&mut self, prompt: &Hashed<'_>, exclude: &[String], now_s: f64) -> Option<Choice> {
@@ -322,6 +348,9 @@ impl Core {
         });
         if (1..candidates.len()).contains(&sound) {
             candidates.retain(|candidate| candidate.is_sound);
+        }
+        if self.policy.weighs_costs() {
+            cost::weigh(&mut candidates, |each| self.terms(prompt, each, now_s));
         }
         let choice = self.choose_among(prompt, &candidates);
         self.candidates = candidates;

@@ -163,6 +163,11 @@ impl Policy {
         }
     }
 
+    /// Whether costs decide.
+    pub fn weighs_costs(&self) -> bool {
+        matches!(self, Self::Cost)
+    }
+
     /// Whether prefixes decide.
     pub fn sees_prefixes(&self) -> bool {
         matches!(self, Self::Cost | Self::CacheAware(_))
