@@ -281,7 +281,10 @@ class Tree:
         first `prompt_length` tokens with a priority higher by one, so that a node ends where prompt
         and output meet and the output can be evicted alone; a match; and the lock moved from
         `receipt` to where the key ends. Where the tree held slots of its own they replace the
-        caller's in `slots`, from `owned_from` on; the caller's are `freed`.
+        caller's in `slots`, from `owned_from` on; the caller's are `freed`, as by `evict`.
+
+        `tokens` begin with those that `receipt` locks, as far as they go. Only the last 256 of
+        these are compared, and all if they differ: the cost is that of what was computed since.
         TreeError as from `insert`, and on an `owned_from` beyond the whole pages of `tokens`.
         """
     def finish(
@@ -306,8 +309,9 @@ class Tree:
         """Evict unlocked leaves in the order of the policy until `num_tokens` are freed or none is
         left.
 
-        Returns their slots as i32 in native byte order, victim after victim; possibly more than
-        asked, by the last leaf's rest. A parent whose last child went competes by its own key.
+        Returns their slots as ranges, victim after victim: pairs of i32 in native byte order, the
+        first slot and how many there are, each the one before and one. Possibly more than asked, by
+        the last leaf's rest. A parent whose last child went competes by its own key.
         """
     def reset(self) -> bytes:
         """Drop everything; TreeError while any receipt is live. Returns all slots, in any order.

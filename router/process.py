@@ -21,6 +21,7 @@ from router.admission import Admission
 from router.auditor import Auditor
 from router.desk import Desk
 from router.discovery import Discovery
+from router.discovery.asked import Ask
 from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
@@ -111,13 +112,28 @@ async def running(
             reload = Reload(
                 settings, read or (lambda: settings), router=router, server=server, metrics=metrics
             )
+            ask = partial(ask_lease, dialer=dialer)
+            kubernetes = _kubernetes(settings, ask, rng)
             access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics)
             watched = [*reload.watched(), *access.watched]
         except InvalidFile:
             await server.stop()
             raise
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
-            parts = _build(settings, hash_key, metrics, redis, tasks, router, server, dialer, rng)
+            parts = _build(
+                *(
+                    settings,
+                    hash_key,
+                    metrics,
+                    redis,
+                    tasks,
+                    router,
+                    server,
+                    dialer,
+                    rng,
+                    kubernetes,
+                )
+            )
             await parts.readiness.begin()
             background = [
                 tasks.create_task(parts.fleet.follow(parts.discovery.views()), name="discovery"),
@@ -153,6 +169,7 @@ def _build(
     server: Server,
     dialer: Dialer,
     rng: random.Random,
+    kubernetes: Discovery | None,
 ) -> Parts:
     """Every part, and who knows whom."""
     leases, deltas = RedisLink("leases"), RedisLink("deltas")
@@ -169,7 +186,9 @@ def _build(
     )
     discovery: Discovery
     links: Sequence[RedisLink]
-    if settings.discovery == "static":
+    if kubernetes:
+        discovery, links = kubernetes, (deltas,)
+    elif settings.discovery == "static":
         ask = partial(ask_lease, dialer=dialer)
         discovery, links = StaticDiscovery(settings.static_replicas, ask=ask), (deltas,)
     else:
@@ -209,3 +228,16 @@ def _build(
         silence=silence,
         leases=leased,
     )
+
+
+def _kubernetes(settings: RouterSettings, ask: Ask, rng: random.Random) -> Discovery | None:
+    """Raises InvalidFile where Kubernetes is to be asked and cannot be."""
+    if settings.discovery != "kubernetes":
+        return None
+    try:
+        from router.discovery.kubernetes import open_kubernetes
+    except ImportError as error:
+        raise InvalidFile(
+            f"--discovery kubernetes: {error}; pip install 'prefixlb[kubernetes]' brings it"
+        ) from error
+    return open_kubernetes(settings.kubernetes_service, settings.kubernetes_port, ask=ask, rng=rng)

@@ -34,6 +34,9 @@ def _split(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
+SERVICE = r"(([a-z0-9][a-z0-9.-]*/)?[a-z0-9]([a-z0-9-]*))?"
+"""NAME or NAMESPACE/NAME, or nothing."""
+
 Addresses = Annotated[
     list[Annotated[str, Field(pattern=r"^\S+:\d+$")]], NoDecode, BeforeValidator(_split)
 ]
@@ -74,12 +77,21 @@ class RouterSettings(BaseSettings):
     hash_secret_file: Path | None = Field(
         None, description="file with the cluster secret of the block hashes; the replicas' own"
     )
-    discovery: Literal["redis", "static"] = Field(
+    discovery: Literal["redis", "static", "kubernetes"] = Field(
         "redis",
-        description="how replicas are found: by their leases in Redis, or by --static-replicas",
+        description="how replicas are found: by their leases in Redis, by --static-replicas, or as "
+        "endpoints of --kubernetes-service",
     )
     static_replicas: Addresses = Field(
         [], description="host:port of every replica, for --discovery static"
+    )
+    kubernetes_service: str = Field(
+        "",
+        pattern=f"^{SERVICE}$",
+        description="Service of the replicas, NAME or NAMESPACE/NAME, for --discovery kubernetes",
+    )
+    kubernetes_port: str = Field(
+        "grpc", min_length=1, description="name of that Service's port for gRPC"
     )
     tls_cert: Path | None = Field(
         None,
@@ -260,9 +272,11 @@ class RouterSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _lists_replicas_if_static(self) -> Self:
+    def _says_where_replicas_are(self) -> Self:
         if (self.discovery == "static") != bool(self.static_replicas):
             raise ValueError("--discovery static and --static-replicas need each other")
+        if (self.discovery == "kubernetes") != bool(self.kubernetes_service):
+            raise ValueError("--discovery kubernetes and --kubernetes-service need each other")
         return self
 
 
@@ -283,6 +297,7 @@ SECTIONS = {
 EXAMPLES = """
 prefixlb router --redis-url redis://10.0.0.5:6379/0 --hash-secret-file secret --host 0.0.0.0
 ROUTER_MAX_INFLIGHT=256 prefixlb router --policy round_robin
+prefixlb router --discovery kubernetes --kubernetes-service llm/replicas
 prefixlb router --discovery static --static-replicas 10.0.0.7:30001,10.0.0.8:30001
 """
 
