@@ -426,6 +426,49 @@ class BlockSet:
         """
 
 @final
+class Rules:
+    """By what a router picks, as in its settings; what is not given is as usual.
+
+    `policy`: "cost", "cache_aware", "consistent_hash", "power_of_two", "least_load", "round_robin"
+    or "random". `uncached_weight`: of a prompt's own prefill; counts 2.1 times on replicas that
+    serve first come, first served. `decode_weight`: tokens that a request being decoded counts.
+
+    A replica's breaker opens when `breaker_failures` requests failed there in about
+    `breaker_window_s` and no more were answered: it is passed over where there are others. After
+    `breaker_open_s` at most, a time that doubles up to `breaker_max_open_s`, one request is let
+    through; if its answer begins the breaker closes.
+    """
+
+    policy: str
+    uncached_weight: float
+    decode_weight: float
+    cache_threshold: float
+    balance_abs_threshold: int
+    balance_rel_threshold: float
+    load_factor: float
+    breaker_failures: int
+    breaker_window_s: float
+    breaker_open_s: float
+    breaker_max_open_s: float
+
+    def __new__(
+        cls,
+        *,
+        policy: str = ...,
+        uncached_weight: float = ...,
+        decode_weight: float = ...,
+        cache_threshold: float = ...,
+        balance_abs_threshold: int = ...,
+        balance_rel_threshold: float = ...,
+        load_factor: float = ...,
+        breaker_failures: int = ...,
+        breaker_window_s: float = ...,
+        breaker_open_s: float = ...,
+        breaker_max_open_s: float = ...,
+    ) -> Rules:
+        """ValueError on another policy or a number that is not finite or too small."""
+
+@final
 class Router:
     """The router's index, load table, prompts in flight and policy. No I/O; thread safe.
 
@@ -452,54 +495,15 @@ class Router:
         self,
         *,
         hash_key: bytes,
-        policy: str = "cost",
-        k: float = 1.75,
-        decode_weight: float = 1.0,
-        cache_threshold: float = 0.3,
-        balance_abs_threshold: int = 64,
-        balance_rel_threshold: float = 1.5,
-        load_factor: float = 1.25,
-        breaker_failures: int = 5,
-        breaker_window_s: float = 10.0,
-        breaker_open_s: float = 1.0,
-        breaker_max_open_s: float = 30.0,
+        rules: Rules = ...,
         seed: int = 0,
         index_max_bytes: int | None = None,
     ) -> None:
-        """`policy`: "cost", "cache_aware", "consistent_hash", "power_of_two", "least_load",
-        "round_robin" or "random". ValueError on another.
-
-        `k`: weight of a prompt's own prefill; counts 2.1 times on replicas that serve first come,
-        first served. `decode_weight`: tokens that a request being decoded counts. The thresholds
-        are those of cache_aware, `load_factor` that of consistent_hash, as in the router's
-        settings. All finite and at least 0, ratios at least 1; else ValueError.
-
-        A replica's breaker opens when `breaker_failures` requests failed there in about
-        `breaker_window_s` and no more were answered: it is passed over where there are others.
-        After `breaker_open_s` at most, a time that doubles up to `breaker_max_open_s`, one request
-        is let through; if its answer begins the breaker closes.
-
-        `index_max_bytes`: above it the mirrors forget what nobody matched or stored for longest,
+        """`index_max_bytes`: above it the mirrors forget what nobody matched or stored for longest,
         ends of prompts first; count and digest go on proving the rest. None: there is no bound.
         """
-    def follow(
-        self,
-        *,
-        policy: str,
-        k: float,
-        decode_weight: float,
-        cache_threshold: float,
-        balance_abs_threshold: int,
-        balance_rel_threshold: float,
-        load_factor: float,
-        breaker_failures: int,
-        breaker_window_s: float,
-        breaker_open_s: float,
-        breaker_max_open_s: float,
-    ) -> None:
-        """Pick by these rules from now on, as if made with them. ValueError as there, and nothing
-        changed.
-        """
+    def follow(self, rules: Rules) -> None:
+        """Pick by these from now on, as if made with them."""
     def add_replica(self, replica: str, *, model: str, block_size: int) -> None:
         """Known with an empty mirror at epoch 0 and not eligible. Its model's first replica
         sets the block size. RouterError if it is known already.
@@ -849,24 +853,18 @@ def simulate(
     trace: Trace,
     replicas: SimulatedReplicas,
     *,
-    policy: str = "cost",
-    k: float = 1.75,
-    decode_weight: float = 1.0,
-    cache_threshold: float = 0.3,
-    balance_abs_threshold: int = 64,
-    balance_rel_threshold: float = 1.5,
-    load_factor: float = 1.25,
+    rules: Rules = ...,
     seed: int = 0,
     routers: int = 1,
     lag_s: float = 0.0,
     loss: float = 0.0,
     progress: Callable[[int], object] | None = None,
 ) -> Simulated:
-    """Play a trace under a policy of `Router`, with its index and its pick.
+    """Play a trace by these rules, with the index and the pick of `Router`.
 
     `routers` share the requests by chance and see each other through the replicas' batches alone,
     which come `lag_s` late or, a part of them, not at all. `progress` is called now and then with
-    the number of requests so far. Equal arguments give equal results. ValueError as from `Router`.
+    the number of requests so far. Equal arguments give equal results.
     """
 
 def simulate_picker(trace: Trace, replicas: SimulatedReplicas, picker: Picker) -> Simulated:

@@ -27,11 +27,12 @@ from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
 from router.health import Readiness
 from router.leases import Leases
-from router.metrics import Metrics
+from router.metrics import LinkCollector, Metrics, PlaneCollector
 from router.prompt import PromptReader
 from router.redis_link import RedisLink
 from router.reload import Read, Reload
 from router.replica_channel import Dialer, ask_lease
+from router.replica_metrics import ReplicaCollector
 from router.server import Server
 from router.settings import RouterSettings
 from router.silence import SilenceWatch
@@ -87,7 +88,7 @@ async def running(
     rng = random.Random()
     router = Router(
         hash_key=hash_key,
-        **settings.rules,
+        rules=settings.rules,
         seed=rng.getrandbits(64),
         index_max_bytes=settings.index_max_bytes,
     )
@@ -201,7 +202,9 @@ def _build(
     health = health_aio.HealthServicer()
     readiness = Readiness(health, fleet, timeout_s=settings.ready_timeout_s)
     metrics.watch(
-        plane=server.plane, fleet=fleet, subscriber=subscriber, router=router, links=links
+        PlaneCollector(server.plane),
+        ReplicaCollector(fleet, subscriber, router),
+        LinkCollector(links),
     )
     leased = Leases(router, expired=metrics.expired_leases.inc)
     metrics.leased_picks.set_function(lambda: len(leased))

@@ -3,11 +3,11 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::answers::{
-    Admission, Checkpoint, Deltas, Insert, Match, TreeError, TreeStats, range_bytes,
-};
 use super::arguments::{Natural, Priority, claim, parse_key, parse_policy, room_for};
 use super::buffer::Items;
+use super::tree_answers::{
+    Admission, Checkpoint, Deltas, Insert, Match, TreeError, TreeStats, range_bytes,
+};
 use crate::delta::{Event, encode_events};
 use crate::tree::{self, Namespace};
 
