@@ -30,12 +30,13 @@ up: dev ## a cluster on this machine until Ctrl-C
 
 test: dev ## all tests
 	@echo "==> tests of the crate (compiles it first)"
-	@cargo test --quiet --workspace
+	@PREFIXLB_FUZZ_PYTHON=$(CURDIR)/$(BIN)/python cargo test --quiet --workspace
 	@echo "==> tests of the processes (minutes; a dot is a test)"
 	@python -m pytest
 
-fuzz: ## random operations on the tree for an hour (SECONDS=n: so long), compared with the naive model
+fuzz: dev ## random tree operations, then broken requests, an hour each (SECONDS=n: so long), against other readings
 	PREFIXLB_FUZZ_SECONDS=$(or $(SECONDS),3600) cargo test -p radix_rs --test tree_model
+	PREFIXLB_FUZZ_SECONDS=$(or $(SECONDS),3600) PREFIXLB_FUZZ_PYTHON=$(CURDIR)/$(BIN)/python cargo test -p radix_rs --lib fuzz
 
 chaos: dev ## break a cluster in every way there is and see that it heals (CHAOS="--quick", "--seed 7")
 	@python -m tests.chaos $(CHAOS)
@@ -70,7 +71,7 @@ bench: dev ## the model's and the serving figures in README.md
 
 lock: $(VENV)/.uv ## resolve the dependencies of pyproject.toml anew
 	uv pip compile --universal --generate-hashes --no-header -q requirements-uv.in -o requirements-uv.lock
-	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml -o requirements-router.lock
+	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --extra kubernetes -o requirements-router.lock
 	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --extra replica -o requirements-replica.lock
 	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --all-extras -o requirements-dev.lock
 

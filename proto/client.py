@@ -12,7 +12,6 @@ failures arrive as the classes of `proto.errors`, by status code.
 """
 
 from collections.abc import AsyncIterator, Iterator
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from grpc import aio
@@ -88,12 +87,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -160,10 +154,5 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,22 +7,29 @@
 
 The prompt counts as in flight there until the end of the block, and how the block ended counts for
 the replica's circuit breaker. `Lookaside` is the same without an event loop.
+
+Both take `proto.credentials.Credentials` for the router, and others for the replicas. Without
+others replicas are shown the same certificate and must have one of the same authorities, for the
+host of their address; they get no token, which is the router's alone to know.
 """
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from types import TracebackType
+from dataclasses import replace
+from functools import partial
 from typing import Self, Unpack
 
 import grpc
+from grpc import aio
 
 from proto.answer import Route
 from proto.client import AsyncClient, Client
+from proto.credentials import IN_CLEAR, Credentials
 from proto.enum_names import short_name
 from proto.errors import LBError, from_status
 from proto.prefixlb.v1.admin_pb2 import PickReason, PickRequest, PickResponse, ReleaseRequest
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
+from proto.replica_clients import ReplicaClients
 from proto.request import Options, Prompt, build_request
 
 LEASE_S = 300.0
@@ -30,8 +37,9 @@ LEASE_S = 300.0
 
 ADMIN_TIMEOUT_S = 5.0
 
-MAX_REPLICAS = 256
-"""Connections kept; more is only what blocks that run need."""
+
+def _for_replicas(router: Credentials, replicas: Credentials | None) -> Credentials:
+    return replace(router, token="", tls_server_name="") if replicas is None else replicas
 
 
 def _asked(prompt: Prompt, options: Options, lease_s: float) -> PickRequest:
@@ -52,13 +60,24 @@ def _released(pick: PickResponse, error: BaseException | None) -> ReleaseRequest
 class AsyncLookaside:
     """One connection to a router, one to each replica it names."""
 
-    def __init__(self, router_address: str, *, lease_s: float = LEASE_S) -> None:
-        """Connects with the first pick, inside a running event loop."""
-        self._router = AsyncClient(router_address)
+    def __init__(
+        self,
+        router_address: str,
+        credentials: Credentials = IN_CLEAR,
+        *,
+        replica_credentials: Credentials | None = None,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        """Connects with the first pick, inside a running event loop.
+
+        Raises InvalidFile if a file of the credentials is no good.
+        """
+        self._router = AsyncClient(router_address, credentials)
+        self._metadata = aio.Metadata(*credentials.metadata)
         self._admin = AdminStub(self._router.channel)
         self._lease_s = lease_s
-        self._replicas: OrderedDict[str, AsyncClient] = OrderedDict()
-        self._uses: dict[str, int] = {}
+        to_replicas = _for_replicas(credentials, replica_credentials)
+        self._replicas = ReplicaClients(partial(AsyncClient, credentials=to_replicas))
 
     @asynccontextmanager
     async def picked(
@@ -67,94 +86,104 @@ class AsyncLookaside:
         """A client of the picked replica, and why it was. Raises an LBError if there is none."""
         asked = _asked(prompt, options, self._lease_s)
         with from_status():
-            pick = await self._admin.Pick(asked, timeout=ADMIN_TIMEOUT_S)
+            pick = await self._admin.Pick(asked, timeout=ADMIN_TIMEOUT_S, metadata=self._metadata)
         ended: BaseException | None = None
         try:
-            self._uses[pick.address] = self._uses.get(pick.address, 0) + 1
-            yield self._replica(pick.address), _route(pick)
+            async with self._replica(pick.address) as replica:
+                yield replica, _route(pick)
         except BaseException as error:
             ended = error
             raise
         finally:
-            await self._done(pick, ended)
+            await self._release(_released(pick, ended))
 
-    def _replica(self, address: str) -> AsyncClient:
-        if address not in self._replicas:
-            self._replicas[address] = AsyncClient(address)
-        self._replicas.move_to_end(address)
-        return self._replicas[address]
-
-    async def _done(self, pick: PickResponse, ended: BaseException | None) -> None:
-        self._uses[pick.address] -= 1
-        if not self._uses[pick.address]:
-            del self._uses[pick.address]
-        idle = [address for address in self._replicas if address not in self._uses]
-        for address in idle[: max(0, len(self._replicas) - MAX_REPLICAS)]:
-            await self._replicas.pop(address).close()
+    @asynccontextmanager
+    async def _replica(self, address: str) -> AsyncIterator[AsyncClient]:
+        client = self._replicas.take(address)
         try:
-            await self._admin.Release(_released(pick, ended), timeout=ADMIN_TIMEOUT_S)
+            yield client
+        finally:
+            if (surplus := self._replicas.put_back(address)) is not None:
+                await surplus.close()
+
+    async def _release(self, released: ReleaseRequest) -> None:
+        try:
+            await self._admin.Release(released, timeout=ADMIN_TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError:
             return  # the lease runs out by itself
 
     async def close(self) -> None:
-        """End all connections."""
-        for client in (self._router, *self._replicas.values()):
+        """End all connections, and what still runs on them."""
+        for client in (self._router, *self._replicas.take_all()):
             await client.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
 class Lookaside:
-    """`AsyncLookaside` for programs without an event loop; for one thread at a time."""
+    """`AsyncLookaside` for programs without an event loop; threads may share one."""
 
-    def __init__(self, router_address: str, *, lease_s: float = LEASE_S) -> None:
-        """Connects with the first pick."""
-        self._router = Client(router_address)
+    def __init__(
+        self,
+        router_address: str,
+        credentials: Credentials = IN_CLEAR,
+        *,
+        replica_credentials: Credentials | None = None,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        """Connects with the first pick.
+
+        Raises InvalidFile if a file of the credentials is no good.
+        """
+        self._router = Client(router_address, credentials)
+        self._metadata = credentials.metadata
         self._admin = AdminStub(self._router.channel)
         self._lease_s = lease_s
+        to_replicas = _for_replicas(credentials, replica_credentials)
+        self._replicas = ReplicaClients(partial(Client, credentials=to_replicas))
 
     @contextmanager
     def picked(self, prompt: Prompt, **options: Unpack[Options]) -> Iterator[tuple[Client, Route]]:
         """A client of the picked replica, and why it was. Raises an LBError if there is none."""
         asked = _asked(prompt, options, self._lease_s)
         with from_status():
-            pick = self._admin.Pick(asked, timeout=ADMIN_TIMEOUT_S)
+            pick = self._admin.Pick(asked, timeout=ADMIN_TIMEOUT_S, metadata=self._metadata)
         ended: BaseException | None = None
         try:
-            with Client(pick.address) as replica:
+            with self._replica(pick.address) as replica:
                 yield replica, _route(pick)
         except BaseException as error:
             ended = error
             raise
         finally:
-            self._release(pick, ended)
+            self._release(_released(pick, ended))
 
-    def _release(self, pick: PickResponse, ended: BaseException | None) -> None:
+    @contextmanager
+    def _replica(self, address: str) -> Iterator[Client]:
+        client = self._replicas.take(address)
         try:
-            self._admin.Release(_released(pick, ended), timeout=ADMIN_TIMEOUT_S)
+            yield client
+        finally:
+            if (surplus := self._replicas.put_back(address)) is not None:
+                surplus.close()
+
+    def _release(self, released: ReleaseRequest) -> None:
+        try:
+            self._admin.Release(released, timeout=ADMIN_TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError:
             return  # the lease runs out by itself
 
     def close(self) -> None:
-        """End the connection to the router."""
-        self._router.close()
+        """End all connections, and what still runs on them."""
+        for client in (self._router, *self._replicas.take_all()):
+            client.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

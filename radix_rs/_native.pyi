@@ -281,7 +281,10 @@ class Tree:
         first `prompt_length` tokens with a priority higher by one, so that a node ends where prompt
         and output meet and the output can be evicted alone; a match; and the lock moved from
         `receipt` to where the key ends. Where the tree held slots of its own they replace the
-        caller's in `slots`, from `owned_from` on; the caller's are `freed`.
+        caller's in `slots`, from `owned_from` on; the caller's are `freed`, as by `evict`.
+
+        `tokens` begin with those that `receipt` locks, as far as they go. Only the last 256 of
+        these are compared, and all if they differ: the cost is that of what was computed since.
         TreeError as from `insert`, and on an `owned_from` beyond the whole pages of `tokens`.
         """
     def finish(
@@ -306,8 +309,9 @@ class Tree:
         """Evict unlocked leaves in the order of the policy until `num_tokens` are freed or none is
         left.
 
-        Returns their slots as i32 in native byte order, victim after victim; possibly more than
-        asked, by the last leaf's rest. A parent whose last child went competes by its own key.
+        Returns their slots as ranges, victim after victim: pairs of i32 in native byte order, the
+        first slot and how many there are, each the one before and one. Possibly more than asked, by
+        the last leaf's rest. A parent whose last child went competes by its own key.
         """
     def reset(self) -> bytes:
         """Drop everything; TreeError while any receipt is live. Returns all slots, in any order.
@@ -422,6 +426,49 @@ class BlockSet:
         """
 
 @final
+class Rules:
+    """By what a router picks, as in its settings; what is not given is as usual.
+
+    `policy`: "cost", "cache_aware", "consistent_hash", "power_of_two", "least_load", "round_robin"
+    or "random". `uncached_weight`: of a prompt's own prefill; counts 2.1 times on replicas that
+    serve first come, first served. `decode_weight`: tokens that a request being decoded counts.
+
+    A replica's breaker opens when `breaker_failures` requests failed there in about
+    `breaker_window_s` and no more were answered: it is passed over where there are others. After
+    `breaker_open_s` at most, a time that doubles up to `breaker_max_open_s`, one request is let
+    through; if its answer begins the breaker closes.
+    """
+
+    policy: str
+    uncached_weight: float
+    decode_weight: float
+    cache_threshold: float
+    balance_abs_threshold: int
+    balance_rel_threshold: float
+    load_factor: float
+    breaker_failures: int
+    breaker_window_s: float
+    breaker_open_s: float
+    breaker_max_open_s: float
+
+    def __new__(
+        cls,
+        *,
+        policy: str = ...,
+        uncached_weight: float = ...,
+        decode_weight: float = ...,
+        cache_threshold: float = ...,
+        balance_abs_threshold: int = ...,
+        balance_rel_threshold: float = ...,
+        load_factor: float = ...,
+        breaker_failures: int = ...,
+        breaker_window_s: float = ...,
+        breaker_open_s: float = ...,
+        breaker_max_open_s: float = ...,
+    ) -> Rules:
+        """ValueError on another policy or a number that is not finite or too small."""
+
+@final
 class Router:
     """The router's index, load table, prompts in flight and policy. No I/O; thread safe.
 
@@ -448,54 +495,15 @@ class Router:
         self,
         *,
         hash_key: bytes,
-        policy: str = "cost",
-        k: float = 1.75,
-        decode_weight: float = 1.0,
-        cache_threshold: float = 0.3,
-        balance_abs_threshold: int = 64,
-        balance_rel_threshold: float = 1.5,
-        load_factor: float = 1.25,
-        breaker_failures: int = 5,
-        breaker_window_s: float = 10.0,
-        breaker_open_s: float = 1.0,
-        breaker_max_open_s: float = 30.0,
+        rules: Rules = ...,
         seed: int = 0,
         index_max_bytes: int | None = None,
     ) -> None:
-        """`policy`: "cost", "cache_aware", "consistent_hash", "power_of_two", "least_load",
-        "round_robin" or "random". ValueError on another.
-
-        `k`: weight of a prompt's own prefill; counts 2.1 times on replicas that serve first come,
-        first served. `decode_weight`: tokens that a request being decoded counts. The thresholds
-        are those of cache_aware, `load_factor` that of consistent_hash, as in the router's
-        settings. All finite and at least 0, ratios at least 1; else ValueError.
-
-        A replica's breaker opens when `breaker_failures` requests failed there in about
-        `breaker_window_s` and no more were answered: it is passed over where there are others.
-        After `breaker_open_s` at most, a time that doubles up to `breaker_max_open_s`, one request
-        is let through; if its answer begins the breaker closes.
-
-        `index_max_bytes`: above it the mirrors forget what nobody matched or stored for longest,
+        """`index_max_bytes`: above it the mirrors forget what nobody matched or stored for longest,
         ends of prompts first; count and digest go on proving the rest. None: there is no bound.
         """
-    def follow(
-        self,
-        *,
-        policy: str,
-        k: float,
-        decode_weight: float,
-        cache_threshold: float,
-        balance_abs_threshold: int,
-        balance_rel_threshold: float,
-        load_factor: float,
-        breaker_failures: int,
-        breaker_window_s: float,
-        breaker_open_s: float,
-        breaker_max_open_s: float,
-    ) -> None:
-        """Pick by these rules from now on, as if made with them. ValueError as there, and nothing
-        changed.
-        """
+    def follow(self, rules: Rules) -> None:
+        """Pick by these from now on, as if made with them."""
     def add_replica(self, replica: str, *, model: str, block_size: int) -> None:
         """Known with an empty mirror at epoch 0 and not eligible. Its model's first replica
         sets the block size. RouterError if it is known already.
@@ -650,6 +658,8 @@ class Plane:
     """How many ever were in flight."""
     connections: int
     """Of clients."""
+    held_bytes: int
+    """Memory of requests that no answer has begun to."""
     news_fd: int
     """Readable when there is news to take."""
 
@@ -664,6 +674,8 @@ class Plane:
         queue_size: int,
         queue_timeout_s: float,
         max_open_calls: int,
+        max_connections: int,
+        max_held_bytes: int,
         retries: int,
         retry_budget: float,
         write_stall_s: float,
@@ -680,8 +692,10 @@ class Plane:
         by priority and then tenant after tenant (salt and extra key); the rest is refused.
         A request may be tried on `retries` more replicas, all of them on `retry_budget` (a part of
         the requests).
-        `max_open_calls`: of Generate, in flight, waiting, or not read yet. `behind`: the socket of
-        the server that answers every other method.
+        `max_open_calls`: of Generate, in flight, waiting, or not read yet. A call whose request
+        would make all that are held more than `max_held_bytes` is refused. Beyond
+        `max_connections` one that rests is closed for a new one. `behind`: the socket of the server
+        that answers every other method.
         """
     def start(self) -> None:
         """Take calls. Once; OSError if the system gives no thread."""
@@ -839,24 +853,18 @@ def simulate(
     trace: Trace,
     replicas: SimulatedReplicas,
     *,
-    policy: str = "cost",
-    k: float = 1.75,
-    decode_weight: float = 1.0,
-    cache_threshold: float = 0.3,
-    balance_abs_threshold: int = 64,
-    balance_rel_threshold: float = 1.5,
-    load_factor: float = 1.25,
+    rules: Rules = ...,
     seed: int = 0,
     routers: int = 1,
     lag_s: float = 0.0,
     loss: float = 0.0,
     progress: Callable[[int], object] | None = None,
 ) -> Simulated:
-    """Play a trace under a policy of `Router`, with its index and its pick.
+    """Play a trace by these rules, with the index and the pick of `Router`.
 
     `routers` share the requests by chance and see each other through the replicas' batches alone,
     which come `lag_s` late or, a part of them, not at all. `progress` is called now and then with
-    the number of requests so far. Equal arguments give equal results. ValueError as from `Router`.
+    the number of requests so far. Equal arguments give equal results.
     """
 
 def simulate_picker(trace: Trace, replicas: SimulatedReplicas, picker: Picker) -> Simulated:

@@ -1,9 +1,8 @@
 """The only bridge between tree and pool: who holds which slots, and how they come and go."""
 
-import numpy as np
-
 from replica.pool import Pool
 from replica.sequence import Namespace, Sequence
+from replica.slot_ranges import from_bytes, to_ranges
 from replica.tree_core import TreeCore
 
 
@@ -53,7 +52,7 @@ class Cache:
         For a sequence that holds nothing yet, and for one whose prefix others have computed since.
         The last token is always left to compute, for its logits.
         """
-        own = sequence.slots[sequence.owned_from :].copy()
+        own = to_ranges(sequence.slots[sequence.owned_from :])
         admitted = self._tree.admit(
             sequence.reusable, sequence.room, receipt=sequence.receipt, **sequence.namespace
         )
@@ -130,10 +129,8 @@ class Cache:
                 f"{stats.locks} locks for {locks} holders"
             )
 
-    def _free(self, slots: bytes) -> int:
-        freed = np.frombuffer(slots, dtype=np.int32)
-        self._pool.free(freed)
-        return len(freed)
+    def _free(self, ranges: bytes) -> int:
+        return self._pool.free(from_bytes(ranges))
 
 
 class _Claim(Namespace):

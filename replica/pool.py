@@ -1,12 +1,10 @@
 """Keys and values by slot, and which slots are free. A slot is one token's place in every layer."""
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from proto.errors import InvalidModel
-
-SlotArray = npt.NDArray[np.int32]
+from replica.slot_ranges import SlotArray, to_slots
 
 
 class PoolError(Exception):
@@ -44,7 +42,6 @@ class Pool:
         self.num_free = num_slots
         self._stack = np.arange(num_slots, dtype=np.int32)[::-1].copy()
         self._is_free = np.ones(num_slots, dtype=np.bool_)
-        self._position = np.zeros(num_slots, dtype=np.int64)  # scratch to find duplicates
 
     def alloc(self, count: int) -> SlotArray:
         """`count` free slots (i32, [count]); from a fresh pool 0, 1, 2, ... in this order."""
@@ -55,16 +52,22 @@ class Pool:
         self._is_free[slots] = False
         return slots
 
-    def free(self, slots: npt.NDArray[np.integer]) -> None:
-        """Give back slots that `alloc` gave. Raises PoolError before anything changes."""
-        if slots.size == 0:
-            return
-        if slots.min() < 0 or slots.max() >= self.num_slots:
+    def free(self, ranges: SlotArray) -> int:
+        """Give back slots that `alloc` gave, as `slot_ranges`. Returns how many.
+
+        Raises PoolError before anything changes.
+        """
+        if not len(ranges):
+            return 0
+        ends = ranges.sum(axis=1, dtype=np.int64)
+        if (ranges < 0).any() or (ends > self.num_slots).any():
             raise PoolError(f"slots outside 0..{self.num_slots - 1}")
-        order = np.arange(slots.size)
-        self._position[slots] = order
-        if self._is_free[slots].any() or (self._position[slots] != order).any():
+        slots = to_slots(ranges)
+        order = np.argsort(ranges[:, 0])
+        overlap = ends[order][:-1] > ranges[order][1:, 0]
+        if overlap.any() or self._is_free[slots].any():
             raise PoolError("a slot is freed twice")
         self._is_free[slots] = True
-        self._stack[self.num_free : self.num_free + slots.size] = slots[::-1]
-        self.num_free += slots.size
+        self._stack[self.num_free : self.num_free + len(slots)] = slots[::-1]
+        self.num_free += len(slots)
+        return len(slots)

@@ -12,6 +12,7 @@ from proto.logs import configure_logs
 from proto.secret import read_hash_secret
 from proto.signals import EndSignals
 from radix_rs import derive_hash_key
+from router.allocator import bound_what_is_kept
 from router.process import running
 from router.reload import Read
 from router.settings import RouterSettings, parse_settings, read_settings
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     settings = read_settings(arguments)
     configure_logs(settings.log_level)
+    bound_what_is_kept()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the page
     try:
         hash_key = derive_hash_key(read_hash_secret(settings.hash_secret_file))

@@ -21,16 +21,18 @@ from router.admission import Admission
 from router.auditor import Auditor
 from router.desk import Desk
 from router.discovery import Discovery
+from router.discovery.asked import Ask
 from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
 from router.health import Readiness
 from router.leases import Leases
-from router.metrics import Metrics
+from router.metrics import LinkCollector, Metrics, PlaneCollector
 from router.prompt import PromptReader
 from router.redis_link import RedisLink
 from router.reload import Read, Reload
 from router.replica_channel import Dialer, ask_lease
+from router.replica_metrics import ReplicaCollector
 from router.server import Server
 from router.settings import RouterSettings
 from router.silence import SilenceWatch
@@ -86,7 +88,7 @@ async def running(
     rng = random.Random()
     router = Router(
         hash_key=hash_key,
-        **settings.rules,
+        rules=settings.rules,
         seed=rng.getrandbits(64),
         index_max_bytes=settings.index_max_bytes,
     )
@@ -100,6 +102,8 @@ async def running(
             max_inflight=settings.max_inflight,
             queue_size=settings.queue_size,
             queue_timeout_s=settings.queue_timeout_s,
+            max_connections=settings.max_connections,
+            max_held_bytes=settings.max_held_bytes,
             retries=settings.retries,
             retry_budget=settings.retry_budget,
             write_stall_s=settings.write_stall_s,
@@ -110,13 +114,28 @@ async def running(
             reload = Reload(
                 settings, read or (lambda: settings), router=router, server=server, metrics=metrics
             )
+            ask = partial(ask_lease, dialer=dialer)
+            kubernetes = _kubernetes(settings, ask, rng)
             access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics)
             watched = [*reload.watched(), *access.watched]
         except InvalidFile:
             await server.stop()
             raise
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
-            parts = _build(settings, hash_key, metrics, redis, tasks, router, server, dialer, rng)
+            parts = _build(
+                *(
+                    settings,
+                    hash_key,
+                    metrics,
+                    redis,
+                    tasks,
+                    router,
+                    server,
+                    dialer,
+                    rng,
+                    kubernetes,
+                )
+            )
             await parts.readiness.begin()
             background = [
                 tasks.create_task(parts.fleet.follow(parts.discovery.views()), name="discovery"),
@@ -152,6 +171,7 @@ def _build(
     server: Server,
     dialer: Dialer,
     rng: random.Random,
+    kubernetes: Discovery | None,
 ) -> Parts:
     """Every part, and who knows whom."""
     leases, deltas = RedisLink("leases"), RedisLink("deltas")
@@ -168,7 +188,9 @@ def _build(
     )
     discovery: Discovery
     links: Sequence[RedisLink]
-    if settings.discovery == "static":
+    if kubernetes:
+        discovery, links = kubernetes, (deltas,)
+    elif settings.discovery == "static":
         ask = partial(ask_lease, dialer=dialer)
         discovery, links = StaticDiscovery(settings.static_replicas, ask=ask), (deltas,)
     else:
@@ -180,7 +202,9 @@ def _build(
     health = health_aio.HealthServicer()
     readiness = Readiness(health, fleet, timeout_s=settings.ready_timeout_s)
     metrics.watch(
-        plane=server.plane, fleet=fleet, subscriber=subscriber, router=router, links=links
+        PlaneCollector(server.plane),
+        ReplicaCollector(fleet, subscriber, router),
+        LinkCollector(links),
     )
     leased = Leases(router, expired=metrics.expired_leases.inc)
     metrics.leased_picks.set_function(lambda: len(leased))
@@ -206,3 +230,16 @@ def _build(
         silence=silence,
         leases=leased,
     )
+
+
+def _kubernetes(settings: RouterSettings, ask: Ask, rng: random.Random) -> Discovery | None:
+    """Raises InvalidFile where Kubernetes is to be asked and cannot be."""
+    if settings.discovery != "kubernetes":
+        return None
+    try:
+        from router.discovery.kubernetes import open_kubernetes
+    except ImportError as error:
+        raise InvalidFile(
+            f"--discovery kubernetes: {error}; pip install 'prefixlb[kubernetes]' brings it"
+        ) from error
+    return open_kubernetes(settings.kubernetes_service, settings.kubernetes_port, ask=ask, rng=rng)

@@ -13,20 +13,13 @@ from proto.watched_files import Contents, WatchedFiles
 from radix_rs import Router
 from router.metrics import Metrics
 from router.server import Server
-from router.settings import RouterSettings
+from router.settings import RULES, RouterSettings
 
 log = logging.getLogger(__name__)
 
 Read = Callable[[], RouterSettings]
 """Reads the settings anew; raises BadSettings."""
 
-RULES = frozenset(
-    {
-        *("policy", "uncached_weight", "decode_weight", "cache_threshold", "load_factor"),
-        *("balance_abs_threshold", "balance_rel_threshold"),
-        *("breaker_failures", "breaker_window_s", "breaker_open_s", "breaker_max_open_s"),
-    }
-)
 BOUNDS = frozenset({"max_inflight", "queue_size", "queue_timeout_s", "retries", "retry_budget"})
 CHANGEABLE = RULES | BOUNDS | {"log_level"}
 """Every other setting needs a restart."""
@@ -108,7 +101,7 @@ class Reload:
         old = self._settings
         self._settings = settings = old.model_copy(update=values)
         if values.keys() & RULES:
-            self._router.follow(**settings.rules)
+            self._router.follow(settings.rules)
         if values.keys() & BOUNDS:
             self._server.set_bounds(**{name: getattr(settings, name) for name in BOUNDS})
         if "log_level" in values:

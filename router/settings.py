@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import (
@@ -15,11 +15,27 @@ from pydantic_settings import (
 from proto import settings
 from proto.settings import RedisUrl
 from proto.tls_files import TlsFiles, check_pairs
+from radix_rs import Rules
+
+USUAL = Rules()
+"""Whose values are the defaults here."""
+
+RULES = frozenset(
+    {
+        *("policy", "uncached_weight", "decode_weight", "cache_threshold", "load_factor"),
+        *("balance_abs_threshold", "balance_rel_threshold"),
+        *("breaker_failures", "breaker_window_s", "breaker_open_s", "breaker_max_open_s"),
+    }
+)
+"""Settings that a router's rules are made of, which have the same names."""
 
 
 def _split(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
+
+SERVICE = r"(([a-z0-9][a-z0-9.-]*/)?[a-z0-9]([a-z0-9-]*))?"
+"""NAME or NAMESPACE/NAME, or nothing."""
 
 Addresses = Annotated[
     list[Annotated[str, Field(pattern=r"^\S+:\d+$")]], NoDecode, BeforeValidator(_split)
@@ -61,12 +77,21 @@ class RouterSettings(BaseSettings):
     hash_secret_file: Path | None = Field(
         None, description="file with the cluster secret of the block hashes; the replicas' own"
     )
-    discovery: Literal["redis", "static"] = Field(
+    discovery: Literal["redis", "static", "kubernetes"] = Field(
         "redis",
-        description="how replicas are found: by their leases in Redis, or by --static-replicas",
+        description="how replicas are found: by their leases in Redis, by --static-replicas, or as "
+        "endpoints of --kubernetes-service",
     )
     static_replicas: Addresses = Field(
         [], description="host:port of every replica, for --discovery static"
+    )
+    kubernetes_service: str = Field(
+        "",
+        pattern=f"^{SERVICE}$",
+        description="Service of the replicas, NAME or NAMESPACE/NAME, for --discovery kubernetes",
+    )
+    kubernetes_port: str = Field(
+        "grpc", min_length=1, description="name of that Service's port for gRPC"
     )
     tls_cert: Path | None = Field(
         None,
@@ -107,35 +132,38 @@ class RouterSettings(BaseSettings):
         "random",
     ] = Field("cost", description="how a replica is picked; `prefixlb sim` compares them")
     uncached_weight: float = Field(
-        1.75,
+        USUAL.uncached_weight,
         gt=0,
         allow_inf_nan=False,
         description="k of the cost: weight of the tokens to compute",
     )
     decode_weight: float = Field(
-        1.0, ge=0, allow_inf_nan=False, description="weight of decode pressure in the cost"
+        USUAL.decode_weight,
+        ge=0,
+        allow_inf_nan=False,
+        description="weight of decode pressure in the cost",
     )
     cache_threshold: float = Field(
-        0.3,
+        USUAL.cache_threshold,
         ge=0,
         le=1,
         description="cache_aware: part of a prompt that must be cached for a replica to be "
         "picked for it",
     )
     balance_abs_threshold: int = Field(
-        64,
+        USUAL.balance_abs_threshold,
         ge=0,
         description="cache_aware: requests that one replica may have beyond another, else the "
         "least loaded is picked",
     )
     balance_rel_threshold: float = Field(
-        1.5,
+        USUAL.balance_rel_threshold,
         ge=1,
         allow_inf_nan=False,
         description="cache_aware: times as many requests that it may have; both must be exceeded",
     )
     load_factor: float = Field(
-        1.25,
+        USUAL.load_factor,
         ge=1,
         allow_inf_nan=False,
         description="consistent_hash: requests of a replica at most, over the mean of all",
@@ -153,22 +181,28 @@ class RouterSettings(BaseSettings):
         0.2, ge=0, le=1, description="retries at most, as a part of all requests"
     )
     breaker_failures: int = Field(
-        5,
+        USUAL.breaker_failures,
         ge=1,
         description="failed requests that open a replica's circuit breaker, if no more are "
         "answered: it is passed over where others are",
     )
     breaker_window_s: float = Field(
-        10.0, ge=0.001, allow_inf_nan=False, description="seconds for which a failure is counted"
+        USUAL.breaker_window_s,
+        ge=0.001,
+        allow_inf_nan=False,
+        description="seconds for which a failure is counted",
     )
     breaker_open_s: float = Field(
-        1.0,
+        USUAL.breaker_open_s,
         ge=0.001,
         allow_inf_nan=False,
         description="seconds until one request tries again; twice as many after each that fails",
     )
     breaker_max_open_s: float = Field(
-        30.0, ge=0.001, allow_inf_nan=False, description="the most that these become"
+        USUAL.breaker_max_open_s,
+        ge=0.001,
+        allow_inf_nan=False,
+        description="the most that these become",
     )
     ready_timeout_s: float = Field(
         30.0, ge=0, description="seconds after which the router serves with mirrors still cold"
@@ -184,6 +218,16 @@ class RouterSettings(BaseSettings):
         100, ge=0, description="requests that may wait; above it: RESOURCE_EXHAUSTED"
     )
     queue_timeout_s: float = Field(60.0, gt=0, description="seconds a request may wait for that")
+    max_held_bytes: int = Field(
+        2**30,
+        ge=2**26,
+        description="bytes of memory for requests not answered yet; above it: RESOURCE_EXHAUSTED",
+    )
+    max_connections: int = Field(
+        4096,
+        ge=1,
+        description="connections of clients; beyond it the one that rested longest is closed",
+    )
     write_stall_s: float = Field(
         60.0, gt=0, description="seconds an answer may wait for its client to read on"
     )
@@ -203,21 +247,9 @@ class RouterSettings(BaseSettings):
         return init_settings, env_settings, settings.SettingsFile(settings_cls)
 
     @property
-    def rules(self) -> dict[str, Any]:
-        """By what replicas are picked, as `radix_rs.Router` takes it."""
-        return {
-            "policy": self.policy,
-            "k": self.uncached_weight,
-            "decode_weight": self.decode_weight,
-            "cache_threshold": self.cache_threshold,
-            "balance_abs_threshold": self.balance_abs_threshold,
-            "balance_rel_threshold": self.balance_rel_threshold,
-            "load_factor": self.load_factor,
-            "breaker_failures": self.breaker_failures,
-            "breaker_window_s": self.breaker_window_s,
-            "breaker_open_s": self.breaker_open_s,
-            "breaker_max_open_s": self.breaker_max_open_s,
-        }
+    def rules(self) -> Rules:
+        """By what replicas are picked."""
+        return Rules(**{name: getattr(self, name) for name in RULES})
 
     @model_validator(mode="after")
     def _opens_in_order(self) -> Self:
@@ -250,9 +282,11 @@ class RouterSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _lists_replicas_if_static(self) -> Self:
+    def _says_where_replicas_are(self) -> Self:
         if (self.discovery == "static") != bool(self.static_replicas):
             raise ValueError("--discovery static and --static-replicas need each other")
+        if (self.discovery == "kubernetes") != bool(self.kubernetes_service):
+            raise ValueError("--discovery kubernetes and --kubernetes-service need each other")
         return self
 
 
@@ -273,6 +307,7 @@ SECTIONS = {
 EXAMPLES = """
 prefixlb router --redis-url redis://10.0.0.5:6379/0 --hash-secret-file secret --host 0.0.0.0
 ROUTER_MAX_INFLIGHT=256 prefixlb router --policy round_robin
+prefixlb router --discovery kubernetes --kubernetes-service llm/replicas
 prefixlb router --discovery static --static-replicas 10.0.0.7:30001,10.0.0.8:30001
 """
 

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import grpc
 import trustme
 
+from proto.client import AsyncClient
 from proto.credentials import Credentials
+from proto.errors import Unavailable
 
 EXPIRED = datetime.now(UTC) - timedelta(minutes=1)
 
@@ -47,6 +50,30 @@ class Authority:
         """Of a client that trusts this authority, and shows a certificate."""
         own = {"tls_cert": pair.cert, "tls_key": pair.key} if pair else {}
         return Credentials(tls_ca=self.ca, **own, **more)  # type: ignore[arg-type]
+
+
+def tls_settings(pair: Pair, client_ca: Path | None = None) -> dict[str, Path | None]:
+    """Of a router or a replica."""
+    return {"tls_cert": pair.cert, "tls_key": pair.key, "tls_client_ca": client_ca}
+
+
+def server_credentials(pair: Pair, client_ca: Path | None = None) -> grpc.ServerCredentials:
+    """Of a fake replica."""
+    return grpc.ssl_server_credentials(
+        [(pair.key.read_bytes(), pair.cert.read_bytes())],
+        root_certificates=client_ca and client_ca.read_bytes(),
+        require_client_auth=client_ca is not None,
+    )
+
+
+async def answers(port: int, credentials: Credentials) -> bool:
+    """Whether one new connection serves one request; False if it comes to none."""
+    async with AsyncClient(f"127.0.0.1:{port}", credentials) as client:
+        try:
+            await client.complete([1, 2, 3], timeout_s=5)
+        except Unavailable:
+            return False
+        return True
 
 
 class Secret:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from radix_rs import Tree
 from replica.py_tree import PyTree
+from replica.slot_ranges import from_bytes, to_slots
 from replica.tree_core import Deltas, TreeStats
 from replica.tree_error import TreeError
 from tests.model import PLAIN, Namespace
@@ -274,8 +275,8 @@ def i32(slots: Sequence[int]) -> array[int]:
     return array("i", slots)
 
 
-def numbers(slots: bytes) -> list[int]:
-    return list(array("i", slots))
+def numbers(ranges: bytes) -> list[int]:
+    return list(map(int, to_slots(from_bytes(ranges))))
 
 
 def names(namespace: Namespace) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Fixtures that several subjects share: redis-server, the model's file, golden files."""
+"""Fixtures that several subjects share: redis-server, authorities, the model, golden files."""
 
 import signal
 import sys
@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from router.cli.model import model_path
+from tests.authority import Authority
 from tests.redis_process import redis_server
 
 
@@ -60,6 +61,18 @@ def redis_url(redis_process_url: str) -> str:
     with redis.Redis.from_url(redis_process_url) as client:
         client.flushall()
     return redis_process_url
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """Whom a test's processes trust."""
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Authority:
+    """Whom they do not."""
+    return Authority(tmp_path, "other")
 
 
 def smollm2_file() -> Path:

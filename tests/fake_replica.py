@@ -62,6 +62,8 @@ class Served:
     request: inference_pb2.GenerateRequest
     metadata: dict[str, str | bytes]
     time_remaining_s: float | None
+    peer: str
+    """Address of the connection."""
     complete: bool = False
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it ends without being complete."""
@@ -244,7 +246,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         script = self.script
         metadata = dict(context.invocation_metadata() or ())
-        served = Served(request, metadata, context.time_remaining())
+        served = Served(request, metadata, context.time_remaining(), context.peer())
         self.served.append(served)
         self.running += 1
         try:

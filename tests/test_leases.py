@@ -9,7 +9,7 @@ from grpc import aio
 from proto.errors import InvalidRequest, Overloaded
 from proto.prefixlb.v1.admin_pb2 import PickRequest, PickResponse, ReleaseRequest
 from proto.prefixlb.v1.inference_pb2_grpc import InferenceStub
-from radix_rs import Router
+from radix_rs import Router, Rules
 from router.leases import MAX_LEASE_S, MAX_LEASES, Leases
 from tests.fake_replica import FakeReplica, replicas
 from tests.fakes import FakeClock
@@ -23,7 +23,7 @@ class Rig:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.expired = 0
-        self.router = Router(hash_key=hash_key(b""), breaker_failures=2)
+        self.router = Router(hash_key=hash_key(b""), rules=Rules(breaker_failures=2))
         self.router.add_replica("r0", model="m", block_size=4)
         self.router.set_eligible("r0", True)
         self.leases = Leases(self.router, expired=self._count, clock=self.clock)

@@ -2,14 +2,19 @@
 
 import asyncio
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import pytest
 
 import proto.lookaside
 from proto.client import AsyncClient
-from proto.errors import InvalidRequest, Overloaded, Unavailable
+from proto.credentials import Credentials
+from proto.errors import InvalidRequest, LBError, Overloaded, Unauthenticated, Unavailable
 from proto.lookaside import AsyncLookaside, Lookaside
+from tests.authority import Authority, server_credentials, tls_settings
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.live_router import LiveRouter, live_router, request_of, until
 
@@ -67,6 +72,91 @@ async def test_failures_open_the_breaker_and_the_callers_own_do_not(redis_url: s
                 async with lookaside.picked(PROMPT) as (replica, _):
                     await replica.complete(PROMPT)
         assert (await router.statuses())["r0"].breaker == 3
+        assert in_flight(router, r0) == 0
+
+
+async def test_a_replica_is_dialled_once_however_many_picks_there_are(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        async with AsyncLookaside(address_of(router)) as lookaside:
+
+            async def ask() -> None:
+                async with lookaside.picked(PROMPT) as (replica, _):
+                    await replica.complete(PROMPT)
+
+            await ask()
+            await asyncio.gather(*(ask() for _ in range(8)))
+        assert len({served.peer for served in r0.served}) == 1
+        r0.served.clear()
+
+        def in_threads() -> None:
+            with Lookaside(address_of(router)) as lookaside, ThreadPoolExecutor(4) as threads:
+
+                def ask(_: int) -> None:
+                    with lookaside.picked(PROMPT) as (replica, _):
+                        replica.complete(PROMPT)
+
+                ask(0)
+                list(threads.map(ask, range(8)))
+
+        await asyncio.to_thread(in_threads)
+        assert (len(r0.served), len({served.peer for served in r0.served})) == (9, 1)
+        assert in_flight(router, r0) == 0
+
+
+async def test_certificates_are_shown_to_both_and_a_token_to_the_router_alone(
+    redis_url: str, authority: Authority, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("token-of-this-caller\n")
+    own, caller = authority.issue("router", "router.lb.svc"), authority.issue("caller", "caller")
+    mine = authority.credentials(
+        caller, tls_server_name="router.lb.svc", token="token-of-this-caller"
+    )
+    r0 = FakeReplica(
+        "r0", redis_url, credentials=server_credentials(authority.issue("r0"), authority.ca)
+    )
+    settings = {
+        **tls_settings(own, authority.ca),
+        **{"replica_tls_ca": authority.ca, "replica_tls_cert": own.cert},
+        **{"replica_tls_key": own.key, "auth_token_file": tokens},
+    }
+    async with replicas(r0), live_router(redis_url, **settings) as router:
+        await router.synced(r0)
+        address = address_of(router)
+        async with AsyncLookaside(address, mine) as lookaside:
+            async with lookaside.picked(PROMPT) as (replica, _):
+                assert (await replica.complete(PROMPT)).completion_tokens == 3
+                assert in_flight(router, r0) == 1
+            assert in_flight(router, r0) == 0
+
+        def without_a_loop() -> None:
+            with Lookaside(address, mine) as blocking, blocking.picked(PROMPT) as (replica, _):
+                assert replica.complete(PROMPT).completion_tokens == 3
+
+        await asyncio.to_thread(without_a_loop)
+        assert in_flight(router, r0) == 0
+        assert [served.metadata.get("authorization") for served in r0.served] == [None, None]
+
+        theirs = authority.credentials(caller, token="token-of-the-replicas")
+        async with (
+            AsyncLookaside(address, mine, replica_credentials=theirs) as lookaside,
+            lookaside.picked(PROMPT) as (replica, _),
+        ):
+            await replica.complete(PROMPT)
+        assert r0.served[-1].metadata["authorization"] == "Bearer token-of-the-replicas"
+
+        refused: tuple[tuple[Credentials, type[LBError]], ...] = (
+            (replace(mine, token=""), Unauthenticated),
+            (replace(mine, token="token-of-a-stranger"), Unauthenticated),
+            (replace(mine, tls_cert=None, tls_key=None), Unavailable),
+        )
+        for credentials, error in refused:
+            async with AsyncLookaside(address, credentials) as lookaside:
+                with pytest.raises(error):
+                    async with lookaside.picked(PROMPT):
+                        raise AssertionError("picked")
         assert in_flight(router, r0) == 0
 
 

@@ -310,7 +310,10 @@ async def test_above_the_bound_requests_wait_and_go_on_by_priority(redis_url: st
         for token, priority in ((10, 0), (11, -1), (12, 5)):
             waiting.append(asyncio.create_task(router.generate([token], priority=priority)))
             await until(lambda: router.parts.plane.queued == len(waiting))
-        assert "prefixlb_router_requests_queued 3.0" in await router.metrics()
+        page, held_bytes = await router.metrics(), router.parts.plane.held_bytes
+        assert "prefixlb_router_requests_queued 3.0" in page
+        assert f"prefixlb_router_requests_held_bytes {held_bytes:.1f}" in page and held_bytes
+        assert "prefixlb_router_client_connections 1.0" in page
         refused = router.inference.Generate(request_of([13]))
         assert await refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "1 requests are in flight, the most" in await refused.details()
@@ -319,7 +322,7 @@ async def test_above_the_bound_requests_wait_and_go_on_by_priority(redis_url: st
             assert (await task).code is grpc.StatusCode.OK
         served = [each.request.tokens.ids[0] for each in r0.served]
         assert served == [1, 12, 10, 11]
-        assert idle(router)
+        assert idle(router) and router.parts.plane.held_bytes == 0
 
 
 async def test_who_waits_may_leave_or_have_waited_too_long(redis_url: str) -> None:

@@ -17,6 +17,7 @@ from radix_rs import (
     HASH_VERSION,
     Router,
     RouterError,
+    Rules,
     Tree,
     chain_hashes,
     derive_hash_key,
@@ -25,6 +26,7 @@ from tests.index_model import BLOCK_SIZE, MirrorModel, Publisher, digest, matche
 
 KEY = derive_hash_key(b"a secret")
 MODEL = "m"
+USUAL = Rules()
 REPLICAS = ["r0", "r1", "r2"]
 
 
@@ -36,9 +38,9 @@ def chain(tokens: Sequence[int]) -> list[int]:
     return chain_hashes(u32(tokens), hash_key=KEY, model=MODEL, block_size=BLOCK_SIZE)
 
 
-def fleet(names: Sequence[str] = REPLICAS, **settings: object) -> Router:
+def fleet(names: Sequence[str] = REPLICAS, rules: Rules = USUAL, seed: int = 0) -> Router:
     """A router of eligible replicas that are at epoch 1 and hold nothing."""
-    router = Router(hash_key=KEY, **settings)  # type: ignore[arg-type]
+    router = Router(hash_key=KEY, rules=rules, seed=seed)
     for name in names:
         router.add_replica(name, model=MODEL, block_size=BLOCK_SIZE)
         router.set_eligible(name, True)
@@ -332,11 +334,11 @@ def test_a_batch_of_another_kind_is_refused_with_both_values(
 
 def test_wrong_arguments_are_refused_with_the_value() -> None:
     with pytest.raises(ValueError, match=r"'best'|\"best\""):
-        Router(hash_key=KEY, policy="best")
-    for setting in ("k", "decode_weight"):
+        Rules(policy="best")
+    for setting in ("uncached_weight", "decode_weight"):
         for value in (-1.0, float("nan"), float("inf")):
             with pytest.raises(ValueError, match=setting):
-                Router(hash_key=KEY, **{setting: value})  # type: ignore[arg-type]
+                Rules(**{setting: value})  # type: ignore[arg-type]
     router = fleet(["r0"])
     strided = memoryview(u32([1, 2, 3]))[::2]
     for tokens in (b"abcd", [1, 2], array("i", [1]), array("Q", [1]), strided):
@@ -393,7 +395,7 @@ def test_prompts_shorter_than_a_block_are_picked_for(length: int) -> None:
 
 @pytest.mark.parametrize("policy", ["round_robin", "random", "least_load"])
 def test_policies_that_ignore_prefixes_say_so_and_report_what_they_missed(policy: str) -> None:
-    router = fleet(policy=policy, seed=3)
+    router = fleet(rules=Rules(policy=policy), seed=3)
     publisher = Publisher(epoch=1)
     tokens = range(40)
     router.apply("r1", publisher.batch(publisher.store(chain(tokens))).SerializeToString())

@@ -53,7 +53,15 @@ def test_addresses_in_the_environment_are_separated_by_commas(
         ([STATIC, "--static-replicas", "a"], "--static-replicas: String should match pattern"),
         ([STATIC], "--discovery static and --static-replicas need each other"),
         (["--static-replicas", "a:1"], "--discovery static and --static-replicas need each other"),
-        (["--discovery", "dns"], "--discovery: Input should be 'redis' or 'static', got 'dns'"),
+        (
+            ["--discovery", "kubernetes"],
+            "--discovery kubernetes and --kubernetes-service need each",
+        ),
+        (["--kubernetes-service", "a/b/c"], "--kubernetes-service: String should match pattern"),
+        (
+            ["--discovery", "dns"],
+            "--discovery: Input should be 'redis', 'static' or 'kubernetes', got 'dns'",
+        ),
         (["--hash-secret-file", "/nowhere"], "--hash-secret-file: cannot read the hash secret"),
         (["--unknown", "1"], "unrecognized arguments: --unknown"),
     ],

@@ -10,6 +10,7 @@ import pytest
 from proto.errors import InvalidRequest
 from radix_rs import (
     ReplicaState,
+    Rules,
     SimulatedReplicas,
     Trace,
     chain_hashes,
@@ -263,9 +264,9 @@ def test_what_makes_no_sense_is_a_python_error() -> None:
     with pytest.raises(IndexError, match="replica 7 of 2"):
         simulate_picker(small_trace(), replicas, Fixed(7))
     with pytest.raises(ValueError, match='unknown policy "best"'):
-        simulate(small_trace(), replicas, policy="best")
+        Rules(policy="best")
     with pytest.raises(ValueError, match=r"balance_rel_threshold is 0\.5"):
-        simulate(small_trace(), replicas, balance_rel_threshold=0.5)
+        Rules(balance_rel_threshold=0.5)
     with pytest.raises(ValueError, match="0 replicas"):
         SimulatedReplicas(0, cache_tokens=1)
     with pytest.raises(ValueError, match='unknown order "lifo"'):

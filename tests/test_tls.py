@@ -1,4 +1,4 @@
-"""TLS between client, router and replica: who is let in, and certificates that change meanwhile."""
+"""TLS between client, router and replica: who is let in."""
 
 import asyncio
 import gc
@@ -8,22 +8,13 @@ from pathlib import Path
 
 import grpc
 import pytest
-from cryptography import x509
 from grpc import aio
 
-from proto.client import AsyncClient
 from proto.credentials import IN_CLEAR, Credentials
-from proto.errors import InvalidFile, Unavailable
 from proto.listening import CHECK_PERIOD_S
-from proto.tls_files import TlsFiles
-from proto.watched_files import PERIOD_S
-from radix_rs import derive_hash_key
-from replica.lifecycle import run
-from replica.settings import ReplicaSettings
-from router.__main__ import main
 from router.cli import main as prefixlb
 from router.cli.fleet_view import view_fleet
-from tests.authority import EXPIRED, Authority, Pair, Secret
+from tests.authority import EXPIRED, Authority, answers, server_credentials, tls_settings
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.http2 import BEGIN, call_of, connected
 from tests.live_router import LiveRouter, live_router, until
@@ -32,67 +23,8 @@ from tests.replica_rig import replica_rig
 pytestmark = pytest.mark.redis
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Authority:
-    return Authority(tmp_path, "other")
-
-
-def tls(pair: Pair, client_ca: Path | None = None) -> dict[str, Path | None]:
-    """Settings of a router or a replica."""
-    return {"tls_cert": pair.cert, "tls_key": pair.key, "tls_client_ca": client_ca}
-
-
-def server_credentials(pair: Pair, client_ca: Path | None = None) -> grpc.ServerCredentials:
-    """Of a fake replica."""
-    return grpc.ssl_server_credentials(
-        [(pair.key.read_bytes(), pair.cert.read_bytes())],
-        root_certificates=client_ca and client_ca.read_bytes(),
-        require_client_auth=client_ca is not None,
-    )
-
-
-async def answers(port: int, credentials: Credentials) -> bool:
-    """Whether one new connection serves one request; False if it comes to none."""
-    async with AsyncClient(f"127.0.0.1:{port}", credentials) as client:
-        try:
-            await client.complete([1, 2, 3], timeout_s=5)
-        except Unavailable:
-            return False
-        return True
-
-
 def turned_away(router: LiveRouter) -> dict[str, int]:
     return {reason: times for reason, times, _ in router.parts.plane.turned_away()}
-
-
-async def peer_serial(port: int, ca: Path, credentials: Credentials) -> str:
-    """Of the certificate that a new connection is shown."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(ca)
-    context.set_alpn_protocols(["h2"])
-    if credentials.tls_cert is not None:
-        context.load_cert_chain(credentials.tls_cert, credentials.tls_key)
-    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    try:
-        return str(writer.get_extra_info("peercert")["serialNumber"]).zfill(40)
-    finally:
-        writer.close()
-
-
-async def shows(number: str, port: int, ca: Path, credentials: Credentials) -> None:
-    """Return once new connections are shown that certificate."""
-    while await peer_serial(port, ca, credentials) != number:  # noqa: ASYNC110 - a process
-        await asyncio.sleep(0.05)
-
-
-def serial(pair: Pair) -> str:
-    number = x509.load_pem_x509_certificates(pair.cert.read_bytes())[0].serial_number
-    return f"{number:X}".zfill(40)
 
 
 # Clients and router
@@ -101,7 +33,7 @@ def serial(pair: Pair) -> str:
 async def test_a_port_with_tls_serves_nobody_in_clear(redis_url: str, authority: Authority) -> None:
     r0 = FakeReplica("r0", redis_url)
     mine = authority.credentials()
-    settings = tls(authority.issue("router"))
+    settings = tls_settings(authority.issue("router"))
     async with replicas(r0), live_router(redis_url, credentials=mine, **settings) as router:
         await router.synced(r0)
         port = router.running.port
@@ -118,7 +50,7 @@ async def test_client_and_router_turn_away_whom_they_do_not_trust(
 ) -> None:
     r0 = FakeReplica("r0", redis_url)
     mine = authority.credentials(authority.issue("client", "client"))
-    settings = tls(authority.issue("router"), client_ca=authority.ca)
+    settings = tls_settings(authority.issue("router"), client_ca=authority.ca)
     stranger, late = other.issue("stranger", "x"), authority.issue("late", "x", expires=EXPIRED)
     async with replicas(r0), live_router(redis_url, credentials=mine, **settings) as router:
         await router.synced(r0)
@@ -149,7 +81,7 @@ async def test_a_certificate_of_another_name_is_refused_unless_that_is_expected(
 ) -> None:
     r0 = FakeReplica("r0", redis_url)
     named = authority.credentials(tls_server_name="router.lb.svc")
-    settings = tls(authority.issue("router", "router.lb.svc"))
+    settings = tls_settings(authority.issue("router", "router.lb.svc"))
     async with replicas(r0), live_router(redis_url, credentials=named, **settings) as router:
         await router.synced(r0)
         assert not await answers(router.running.port, authority.credentials())
@@ -162,7 +94,7 @@ async def test_who_does_not_want_to_speak_http2_is_turned_away(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(authority.ca)
     async with live_router(
-        redis_url, credentials=authority.credentials(), **tls(authority.issue("router"))
+        redis_url, credentials=authority.credentials(), **tls_settings(authority.issue("router"))
     ) as router:
         port = router.running.port
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
@@ -179,7 +111,7 @@ async def test_who_does_not_want_to_speak_http2_is_turned_away(
 @pytest.mark.slow
 async def test_a_handshake_that_does_not_go_on_ends(redis_url: str, authority: Authority) -> None:
     async with live_router(
-        redis_url, credentials=authority.credentials(), **tls(authority.issue("router"))
+        redis_url, credentials=authority.credentials(), **tls_settings(authority.issue("router"))
     ) as router:
         async with connected(router.running.port, b"\x16\x03\x01") as connection:
             async with asyncio.timeout(15):
@@ -193,7 +125,7 @@ async def test_large_messages_and_many_streams_pass_over_tls(
     r0 = FakeReplica("r0", redis_url)
     r0.script = Script(tokens=20, text="{}" + "ü" * 20_000, store=False)
     mine = authority.credentials()
-    settings = tls(authority.issue("router"))
+    settings = tls_settings(authority.issue("router"))
     async with replicas(r0), live_router(redis_url, credentials=mine, **settings) as router:
         await router.synced(r0)
         prompt = list(range(100_000))
@@ -205,143 +137,6 @@ async def test_large_messages_and_many_streams_pass_over_tls(
             texts = [message.text for message in answer.messages[:-1]]
             assert texts == [f"{number}" + "ü" * 20_000 for number in range(20)]
         assert [len(each.request.tokens.ids) for each in r0.served] == [100_001] * 16
-
-
-# Files
-
-
-def spoilt(authority: Authority, other: Authority, how: str) -> tuple[Pair, str]:
-    """A pair that is no good, and what is to be said of it."""
-    good, strange = authority.issue("good"), other.issue("x")
-    match how:
-        case "missing":
-            return Pair(good.cert, good.key.with_name("none")), "cannot read .*none: No such file"
-        case "expired":
-            expired = authority.issue("old", expires=EXPIRED)
-            return expired, r"in .*old\.pem is valid from .* to .* UTC, and not now"
-        case "mismatched":
-            return Pair(good.cert, strange.key), r"key in .*x\.key is not that of .*good\.pem"
-        case "swapped":
-            return Pair(good.key, good.cert), r"good\.key holds no certificates"
-        case "empty":
-            good.key.write_bytes(b"")
-            return good, r"good\.key holds no private key"
-    raise ValueError(how)
-
-
-@pytest.mark.parametrize("how", ["missing", "expired", "mismatched", "swapped", "empty"])
-def test_a_start_with_files_that_are_no_good_says_which_and_why(
-    authority: Authority, other: Authority, how: str
-) -> None:
-    pair, said = spoilt(authority, other, how)
-    with pytest.raises(InvalidFile, match=said):
-        TlsFiles(pair.cert, pair.key).read()
-
-
-def test_a_router_does_not_start_without_its_certificate(
-    authority: Authority, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pair = authority.issue("router", expires=EXPIRED)
-    flags = ["--port", "0", "--metrics-port", "0"]
-    assert main([*flags, "--tls-cert", str(pair.cert), "--tls-key", str(pair.key)]) == 2
-    assert "and not now" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([*flags, "--tls-cert", str(pair.cert)])
-    assert "--tls-cert and --tls-key need each other" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([*flags, "--tls-client-ca", str(authority.ca)])
-    assert "--tls-client-ca needs --tls-cert" in capsys.readouterr().err
-
-
-async def test_certificates_and_their_authority_change_under_load_and_no_request_fails(
-    redis_url: str, authority: Authority, other: Authority, tmp_path: Path
-) -> None:
-    """Router and replica go by one Secret; in the end all is of another authority."""
-    mounted = Secret(tmp_path / "mounted")
-    shown = Pair(mounted.path / "tls.pem", mounted.path / "tls.key")
-    both, of_both = authority.ca.read_bytes() + other.ca.read_bytes(), tmp_path / "both.pem"
-    of_both.write_bytes(both)
-
-    def next_version(signer: Authority, trusted: bytes) -> str:
-        """The number of its certificate."""
-        directory = mounted.next()
-        (directory / "ca.pem").write_bytes(trusted)
-        pair = signer.issue("tls", into=directory)
-        mounted.swap()
-        return serial(pair)
-
-    next_version(authority, authority.ca.read_bytes())
-    clients = Authority(tmp_path, "clients")
-    client = clients.issue("client", "client")
-    mine = Credentials(of_both, client.cert, client.key)
-    async with (
-        replica_rig(derive_hash_key(b""), **tls(shown, mounted.path / "ca.pem")) as rig,
-        live_router(
-            redis_url,
-            listed=[f"127.0.0.1:{rig.replica.port}"],
-            credentials=mine,
-            **tls(shown, clients.ca),
-            replica_tls_ca=mounted.path / "ca.pem",
-            replica_tls_cert=shown.cert,
-            replica_tls_key=shown.key,
-        ) as router,
-    ):
-        port, plane = router.running.port, router.parts.plane
-        await router.ready()
-        stop = asyncio.Event()
-        done: list[bool] = []
-
-        async def keep_asking(number: int) -> None:
-            while not stop.is_set():
-                if number % 2:  # over a connection that stays
-                    answer = await router.generate([number, 2, 3, 4])
-                    done.append(answer.code is grpc.StatusCode.OK)
-                else:  # over a new one each time
-                    done.append(await answers(port, mine))
-
-        asking = [asyncio.create_task(keep_asking(number)) for number in range(6)]
-        for signer, trusted in (
-            (authority, both),
-            (other, both),
-            (other, other.ca.read_bytes()),
-        ):
-            number = next_version(signer, trusted)
-            async with asyncio.timeout(10 * PERIOD_S):
-                await shows(number, port, of_both, mine)
-                peer = Credentials(of_both, shown.cert, shown.key)
-                await shows(number, rig.replica.port, of_both, peer)
-        stop.set()
-        await asyncio.gather(*asking)
-        assert len(done) > 20 and all(done)
-        plane.end_calls(f"127.0.0.1:{rig.replica.port}", "to be dialled anew")
-        async with asyncio.timeout(5):
-            # A call may still meet the old connection.
-            while (await router.generate([1, 2])).code is not grpc.StatusCode.OK:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        assert await answers(port, mine)
-        assert 'certificate_expiry_timestamp_seconds{files="replica-tls"}' in await router.metrics()
-
-
-async def test_a_change_to_something_that_is_no_good_is_told_once_and_changes_nothing(
-    redis_url: str, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    mounted = Secret(tmp_path / "mounted")
-    first = serial(authority.issue("tls", into=mounted.next()))
-    mounted.swap()
-    shown = Pair(mounted.path / "tls.pem", mounted.path / "tls.key")
-    mine = authority.credentials()
-    async with live_router(redis_url, credentials=mine, **tls(shown)) as router:
-        authority.issue("tls", into=mounted.next(), expires=EXPIRED)
-        mounted.swap()
-        await asyncio.sleep(5 * PERIOD_S)
-        (told,) = [r.getMessage() for r in caplog.records if "no good" in r.getMessage()]
-        assert "files=tls" in told and "and not now" in told
-        assert 'prefixlb_router_refused_files_total{files="tls"} 1.0' in await router.metrics()
-        assert await peer_serial(router.running.port, authority.ca, mine) == first
-        after = serial(authority.issue("tls", into=mounted.next()))
-        mounted.swap()
-        async with asyncio.timeout(10 * PERIOD_S):
-            await shows(after, router.running.port, authority.ca, mine)
 
 
 # Router and replicas
@@ -376,7 +171,7 @@ async def test_status_asks_replicas_over_tls_as_it_asks_the_router(
     pair = authority.issue("router", "router.lb.svc")
     mine = authority.credentials(pair, tls_server_name="router.lb.svc")
     settings = {
-        **tls(pair, authority.ca),
+        **tls_settings(pair, authority.ca),
         **{"replica_tls_ca": authority.ca, "replica_tls_cert": pair.cert},
         "replica_tls_key": pair.key,
     }
@@ -428,7 +223,7 @@ async def test_the_command_says_in_words_what_is_wrong_with_tls(
 ) -> None:
     client, stranger = authority.issue("client", "c"), other.issue("stranger", "s")
     mine = authority.credentials(client)
-    settings = tls(authority.issue("router", "127.0.0.1"), client_ca=authority.ca)
+    settings = tls_settings(authority.issue("router", "127.0.0.1"), client_ca=authority.ca)
 
     async def said(router: LiveRouter, *flags: str | Path) -> str:
         address = f"127.0.0.1:{router.running.port}"
@@ -466,7 +261,7 @@ async def test_a_replica_serves_only_whom_it_was_told_to_trust(
 ) -> None:
     mine = authority.credentials(authority.issue("router", "router"))
     strange = other.issue("stranger", "stranger")
-    async with replica_rig(**tls(authority.issue("r0"), client_ca=authority.ca)) as rig:
+    async with replica_rig(**tls_settings(authority.issue("r0"), client_ca=authority.ca)) as rig:
         port = rig.replica.port
         assert await answers(port, mine)
         for credentials in (
@@ -489,7 +284,7 @@ async def test_a_replicas_port_that_died_is_served_over_tls_again(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(authority.ca)
     context.set_alpn_protocols(["h2"])
-    async with replica_rig(**tls(authority.issue("r0"))) as rig:
+    async with replica_rig(**tls_settings(authority.issue("r0"))) as rig:
         port = rig.replica.port
         _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         writer.write(BEGIN + call_of(b"/\xff\xfe/x"))  # ends gRPC's server
@@ -499,14 +294,3 @@ async def test_a_replicas_port_that_died_is_served_over_tls_again(
             while not await answers(port, mine):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert not await answers(port, IN_CLEAR)
-
-
-def test_a_replica_without_a_good_certificate_ends_before_it_loads_its_model(
-    authority: Authority, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pair = authority.issue("r0", expires=EXPIRED)
-    settings = ReplicaSettings.model_validate({"model": "nowhere", "port": 0, **tls(pair)})
-    assert run(settings, b"") == 2
-    assert re.fullmatch(
-        r"prefixlb replica: .*r0\.pem is valid from .*, and not now\n", capsys.readouterr().err
-    )

@@ -39,6 +39,7 @@ from proto.prefixlb.v1 import delta_pb2
 from radix_rs import Tree, derive_hash_key
 from replica.py_tree import PyTree
 from replica.tree_error import TreeError
+from tests.both_cores import numbers
 from tests.model import PLAIN, Model, ModelError, Namespace, ranges
 
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.txt"))
@@ -153,7 +154,7 @@ class Real:
             cache_salt=space[1],
         )
         row[:] = own
-        freed = list(array("i", done.freed))
+        freed = numbers(done.freed)
         return done.length, done.prefix_length, done.node, done.receipt, freed
 
     def finish(
@@ -167,7 +168,7 @@ class Real:
             extra_key=space[0],
             cache_salt=space[1],
         )
-        return list(array("i", freed))
+        return numbers(freed)
 
     def lock(self, node: object) -> int:
         assert isinstance(node, int)
@@ -177,10 +178,10 @@ class Real:
         self.tree.unlock(receipt)
 
     def evict(self, num_tokens: int) -> list[int]:
-        return list(array("i", self.tree.evict(num_tokens)))
+        return numbers(self.tree.evict(num_tokens))
 
     def reset(self) -> list[int]:
-        return list(array("i", self.tree.reset()))
+        return numbers(self.tree.reset())
 
     def dump(self) -> str:
         return self.tree.dump()

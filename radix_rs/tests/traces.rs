@@ -191,11 +191,14 @@ impl Replay {
                 self.tree_mut().unlock(receipt)?;
             }
             "evict" => {
-                let slots = self.tree_mut().evict(words.plain[0].parse().unwrap());
+                let slots = self
+                    .tree_mut()
+                    .evict(words.plain[0].parse().unwrap())
+                    .to_vec();
                 lines.push(format!("slots={}", ranges(&slots)));
             }
             "reset" => {
-                let mut slots = self.tree_mut().reset()?;
+                let mut slots = self.tree_mut().reset()?.to_vec();
                 slots.sort_unstable();
                 lines.push(format!("slots={}", ranges(&slots)));
             }
@@ -301,7 +304,7 @@ impl Replay {
             "length={} held={} freed={} row={}",
             done.length,
             done.prefix_length,
-            ranges(&done.freed),
+            ranges(&done.freed.to_vec()),
             ranges(&request.row)
         );
         self.nodes.insert(name.clone(), done.node);
@@ -321,7 +324,7 @@ impl Replay {
             words.claim(&request),
             namespace(&self.extra_key, &self.cache_salt),
         )?;
-        Ok(format!("freed={}", ranges(&freed)))
+        Ok(format!("freed={}", ranges(&freed.to_vec())))
     }
 
     /// The request with slots for so many tokens, and its receipt.

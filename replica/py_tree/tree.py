@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from typing_extensions import Buffer
 
 from proto.prefixlb.v1 import delta_pb2
@@ -27,9 +28,11 @@ from replica.py_tree.node import Node, Slots, Tokens
 from replica.py_tree.policy import Evictable, make_policy
 from replica.py_tree.results import Admission, Checkpoint, Insert, Match, TreeStats
 from replica.py_tree.structure import Namespace, Place, Structure
+from replica.slot_ranges import to_ranges
 from replica.tree_error import TreeError
 
 _MAX_PRIORITY = 2**63 - 1
+_NO_SLOTS = np.empty(0, dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -217,7 +220,7 @@ class PyTree:
         key, own = token_array("tokens", tokens), writable_slots("slots", slots)
         claim = _claim(owned_from, counted_to, priority, extra_key, cache_salt)
         held, end = self._store(key, own, claim, natural(prompt_length), receipt)
-        freed = own[claim.owned_from : held].tobytes()
+        freed = _ranges(own[claim.owned_from : held])
         _gather(end, own, claim.owned_from)
         locked = self._lock(end)
         self.unlock(receipt)
@@ -240,7 +243,7 @@ class PyTree:
         claim = _claim(owned_from, counted_to, priority, extra_key, cache_salt)
         held, end = self._store(key, own, claim, natural(prompt_length), receipt)
         self.unlock(receipt)
-        return own[claim.owned_from : held].tobytes() + own[end.end :].tobytes()
+        return _ranges(own[claim.owned_from : held], own[end.end :])
 
     def evict(self, num_tokens: int) -> bytes:
         num_tokens = natural(num_tokens)
@@ -251,12 +254,12 @@ class PyTree:
             pieces.append(leaf.slots)
             freed += len(leaf.slots)
         self._evicted_total += freed
-        return b"".join(piece.tobytes() for piece in pieces)
+        return _ranges(*pieces)
 
     def reset(self) -> bytes:
         if self._receipts:
             raise TreeError(f"reset while {len(self._receipts)} locks are held")
-        slots = b"".join(node.slots.tobytes() for node in self._structure.nodes.values())
+        slots = _ranges(*(node.slots for node in self._structure.nodes.values()))
         self._structure.clear()
         self._evictable.clear()
         self._evictable_tokens = 0
@@ -455,6 +458,10 @@ class PyTree:
 
     def _seed(self, namespace: Namespace) -> int:
         return chain.namespace_seed(self._hash_key, self._model, *namespace)
+
+
+def _ranges(*pieces: Slots) -> bytes:
+    return to_ranges(np.concatenate([_NO_SLOTS, *pieces])).tobytes()
 
 
 def _room_for(key: Tokens, slots_out: Buffer) -> Slots:

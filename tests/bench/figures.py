@@ -64,14 +64,25 @@ def print_table(title: str, figures: Sequence[Figure]) -> None:
     Console(width=120).print(table)
 
 
-def run_benchmark(doc: str, *parts: tuple[str, Callable[[int], list[Figure]]]) -> None:
-    """The command line of a benchmark: each part has a title and measures some rounds."""
+def command_line(doc: str) -> argparse.ArgumentParser:
+    """Of a benchmark."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="one object instead of tables")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
-    arguments = parser.parse_args()
+    return parser
+
+
+def run_benchmark(doc: str, *parts: tuple[str, Callable[[int], list[Figure]]]) -> None:
+    """Each part has a title and measures some rounds."""
+    report(command_line(doc).parse_args(), *parts)
+
+
+def report(
+    arguments: argparse.Namespace, *parts: tuple[str, Callable[[int], list[Figure]]]
+) -> None:
+    """Measure the parts, and print what came of them."""
     figures: list[Figure] = []
     for title, measure in parts:
         found = measure(arguments.rounds)

@@ -1,5 +1,6 @@
 """How evenly tokens reach a client."""
 
+import selectors
 import socket
 import struct
 import time
@@ -35,4 +36,34 @@ def token_gaps(port: int) -> float:
                     last_s[stream] = now_s
                 if stream in running and kind in (0, 1) and flags & END_STREAM:
                     running.discard(stream)
-    return sorted(gaps_s)[len(gaps_s) * 99 // 100]
+    return _p99(gaps_s)
+
+
+def event_gaps(port: int, path: str, body: bytes) -> float:
+    """The same over HTTP/1.1, where a message is an event and each stream has a connection."""
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    request = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+    last_s: dict[socket.socket, float] = {}
+    gaps_s: list[float] = []
+    with selectors.DefaultSelector() as running:
+        for _ in range(STREAMS):
+            connection = socket.create_connection(("127.0.0.1", port))
+            connection.sendall(request)
+            running.register(connection, selectors.EVENT_READ)
+        while running.get_map():
+            for key, _ in running.select():
+                connection = key.fileobj  # type: ignore[assignment]
+                come = connection.recv(65536)
+                now_s = time.perf_counter()
+                if b"data: {" in come:
+                    if connection in last_s:
+                        gaps_s.append(now_s - last_s[connection])
+                    last_s[connection] = now_s
+                if not come or come.endswith(b"0\r\n\r\n"):
+                    running.unregister(connection)
+                    connection.close()
+    return _p99(gaps_s)
+
+
+def _p99(values: list[float]) -> float:
+    return sorted(values)[len(values) * 99 // 100]

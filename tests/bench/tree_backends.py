@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from radix_rs import Tree, derive_hash_key
+from replica.slot_ranges import from_bytes, to_slots
 from tests.bench.tree_workloads import Slots, Tokens
 
 T = TypeVar("T")
@@ -57,17 +58,17 @@ class Fused(Timed):
             "checkpoint", self.tree.checkpoint, key, row, receipt=lock, owned_from=owned_from
         )
         self.timed("drain", self.tree.drain_deltas)
-        return np.frombuffer(done.freed, dtype=np.int32), done.receipt
+        return to_slots(from_bytes(done.freed)), done.receipt
 
     def finish(self, key: Tokens, row: Slots, lock: int, owned_from: int) -> Slots:
         freed = self.timed(
             "finish", self.tree.finish, key, row, receipt=lock, owned_from=owned_from
         )
         self.timed("drain", self.tree.drain_deltas)
-        return np.frombuffer(freed, dtype=np.int32)
+        return to_slots(from_bytes(freed))
 
     def evict(self, count: int) -> Slots:
-        return np.frombuffer(self.timed("evict", self.tree.evict, count), dtype=np.int32)
+        return to_slots(from_bytes(self.timed("evict", self.tree.evict, count)))
 
     def evictable(self) -> int:
         return self.tree.stats().evictable

@@ -7,7 +7,7 @@
 
 use prost::Message;
 
-use super::tests::{
+use super::test_fleet::{
     apply, batch, chain, fleet, idle, pick, prompt, stored, tokens as text_of, waiting,
 };
 use super::{PolicyKind, Reason, Router};

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::breaker::{Breaker, BreakerLimits, BreakerState};
 use super::random::Random;
-use super::tests::fleet;
+use super::test_fleet::fleet;
 use super::{Pick, PolicyKind, Prompt, Router};
 
 const LIMITS: BreakerLimits = BreakerLimits {

@@ -1,8 +1,9 @@
 //! The parts joined: one pick, decided without I/O.
 
-use super::breaker::{BreakerLimits, BreakerState};
+use super::answers::{BreakerReading, Explained, MirrorStats, Pick, Reason};
+use super::breaker::BreakerLimits;
 use super::candidate::Candidate;
-use super::cost::{Weights, terms};
+use super::cost::{self, Terms, Weights};
 use super::fleet::{Fleet, Model, Replica};
 use super::in_flight::InFlight;
 use super::pending::Sent;
@@ -11,86 +12,6 @@ use super::random::Random;
 use crate::delta::Load;
 use crate::error::RouterError;
 use crate::index::{Index, Matches, Position, ReplicaId};
-
-/// Why a replica was picked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// It holds or expects the longest prefix.
-    Prefix,
-    /// Another one holds or expects more, but costs more.
-    Load,
-    /// Nobody holds or expects any of it.
-    Cold,
-    /// The policy does not look at prefixes.
-    Policy,
-}
-
-impl Reason {
-    /// Every one, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Prefix, Self::Load, Self::Cold, Self::Policy];
-
-    /// Its name in the Python face.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Prefix => "prefix",
-            Self::Load => "load",
-            Self::Cold => "cold",
-            Self::Policy => "policy",
-        }
-    }
-}
-
-/// Where a prompt goes; in tokens unless the name says otherwise.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pick {
-    /// Name of the picked replica.
-    pub replica: String,
-    /// Of the prompt, in the picked replica's mirror.
-    pub matched: u64,
-    /// The longest match among those that could be picked.
-    pub available: u64,
-    /// What decided.
-    pub reason: Reason,
-    /// Names the prompt while it is in flight; 0 if it is not.
-    pub ticket: u64,
-}
-
-/// One replica's side of a pick, for people.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Explained {
-    /// Its name.
-    pub replica: String,
-    /// Can be picked, even if others are there.
-    pub eligible: bool,
-    /// Of its breaker.
-    pub breaker: BreakerState,
-    /// Its figures.
-    pub candidate: Candidate,
-}
-
-/// A replica's breaker, for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BreakerReading {
-    /// What it is now.
-    pub state: BreakerState,
-    /// How often it opened.
-    pub openings: u64,
-}
-
-/// The figures of one replica's mirror.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MirrorStats {
-    /// 0: nothing is known.
-    pub epoch: u64,
-    /// The last batch it holds.
-    pub seq: u64,
-    /// Blocks of the replica, by its mirror: those in it and those that the bound made it forget.
-    pub count: u64,
-    /// Their digest.
-    pub digest: u64,
-    /// Those that were forgotten.
-    pub forgotten: u64,
-}
 
 /// A prompt as the core needs it.
 pub(crate) struct Hashed<'a> {
@@ -104,6 +25,11 @@ pub(crate) struct Hashed<'a> {
 impl Hashed<'_> {
     fn tokens_of(&self, blocks: usize) -> u64 {
         blocks as u64 * u64::from(self.block_size)
+    }
+
+    /// Those that are to be computed after as many leading ones; the last is never spared.
+    fn tokens_beyond(&self, expected: u64) -> u64 {
+        self.tokens.saturating_sub(expected).max(1)
     }
 }
 
@@ -286,7 +212,7 @@ impl Core {
             stored: self.matches.of(id),
             block_tokens: u64::from(prompt.block_size),
             prompt_tokens: prompt.tokens,
-            uncached_tokens: prompt.tokens.saturating_sub(expected).max(1),
+            uncached_tokens: prompt.tokens_beyond(expected),
         };
         let ticket = self.in_flight.send(id, &sent, now_s);
         if let Some(replica) = self.fleet.get_mut(id) {
@@ -316,6 +242,9 @@ impl Core {
                 candidate,
             });
         });
+        for Explained { candidate, .. } in &mut all {
+            candidate.terms = self.terms(prompt, candidate, now_s);
+        }
         all.sort_by(|a, b| a.replica.cmp(&b.replica));
         all
     }
@@ -361,31 +290,49 @@ impl Core {
     ) -> Candidate {
         let matched = self.matches.of(id);
         let expected = self.in_flight.expected(id, prompt.chain, matched);
-        let pending = self.in_flight.pending(id);
+        let expected = prompt.tokens_of(expected);
         let in_flight = self.in_flight.requests(id);
         let load = &replica.report.load;
-        let answers = u64::from(in_flight) - self.in_flight.prefills(id) as u64;
-        let decodes = u64::from(load.running).max(answers);
-        let own = prompt.tokens.saturating_sub(prompt.tokens_of(expected));
         Candidate {
             id,
             name_hash: replica.name_hash,
             is_sound: replica.is_sound(now_s),
             matched: prompt.tokens_of(matched),
-            expected: prompt.tokens_of(expected),
-            terms: terms(
-                own.max(1),
+            expected,
+            terms: cost::at_least(
+                prompt.tokens_beyond(expected),
                 &replica.report,
-                pending,
-                decodes,
+                self.decodes(id, replica),
                 self.weights,
-                now_s,
             ),
             in_flight,
             requests: (u64::from(load.running) + u64::from(load.waiting)).max(u64::from(in_flight)),
             pending_tokens: load.pending_tokens,
             fill: fill(self.index.tally(id).count, replica),
         }
+    }
+
+    /// Requests being decoded there.
+    fn decodes(&self, id: ReplicaId, replica: &Replica) -> u64 {
+        let in_flight = u64::from(self.in_flight.requests(id));
+        let answers = in_flight - self.in_flight.prefills(id) as u64;
+        u64::from(replica.report.load.running).max(answers)
+    }
+
+    /// What the pick would cost, where a candidate has only what it costs at least.
+    fn terms(&self, prompt: &Hashed<'_>, candidate: &Candidate, now_s: f64) -> Terms {
+        let Candidate { id, expected, .. } = *candidate;
+        let Some(replica) = self.fleet.get(id) else {
+            return candidate.terms;
+        };
+        cost::terms(
+            prompt.tokens_beyond(expected),
+            &replica.report,
+            self.in_flight.pending(id),
+            self.decodes(id, replica),
+            self.weights,
+            now_s,
+        )
     }
 
     fn choose(&mut self, prompt: &Hashed<'_>, exclude: &[String], now_s: f64) -> Option<Choice> {
@@ -401,6 +348,9 @@ impl Core {
         });
         if (1..candidates.len()).contains(&sound) {
             candidates.retain(|candidate| candidate.is_sound);
+        }
+        if self.policy.weighs_costs() {
+            cost::weigh(&mut candidates, |each| self.terms(prompt, each, now_s));
         }
         let choice = self.choose_among(prompt, &candidates);
         self.candidates = candidates;

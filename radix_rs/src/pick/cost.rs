@@ -69,6 +69,29 @@ pub struct Terms {
     pub cost: f64,
 }
 
+/// The place of the candidate that is cheapest at best; `None` of none.
+fn most_promising(candidates: &[Candidate]) -> Option<usize> {
+    let costs = candidates.iter().map(|candidate| candidate.terms.cost);
+    let least = costs.enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b));
+    least.map(|(place, _)| place)
+}
+
+/// Gives candidates, whose cost is that of [`at_least`] so far, the terms that `exactly` finds for them: all those
+/// that could be chosen. The others cost too much as it is.
+pub(crate) fn weigh(candidates: &mut [Candidate], exactly: impl Fn(&Candidate) -> Terms) {
+    let Some(first) = most_promising(candidates) else {
+        return;
+    };
+    candidates[first].terms = exactly(&candidates[first]);
+    let mut least = candidates[first].terms.cost;
+    for (place, candidate) in candidates.iter_mut().enumerate() {
+        if place != first && candidate.terms.cost <= NEARLY * least {
+            candidate.terms = exactly(candidate);
+            least = least.min(candidate.terms.cost);
+        }
+    }
+}
+
 /// Of those with nearly the lowest cost, where this router has least, then where new blocks push out least.
 pub(crate) fn choose(candidates: &[Candidate], random: &mut Random) -> Option<usize> {
     let costs = candidates.iter().map(|candidate| candidate.terms.cost);
@@ -86,6 +109,24 @@ struct Queue {
     delayed: f64,
 }
 
+fn own_weight(report: &LoadReport, weights: Weights) -> f64 {
+    if report.shortest_first() {
+        weights.k
+    } else {
+        weights.k * FIRST_COME_K
+    }
+}
+
+/// The terms as they are where nothing waits: no cost is lower. As for [`terms`].
+pub(crate) fn at_least(own: u64, report: &LoadReport, decodes: u64, weights: Weights) -> Terms {
+    let decode_pressure = weights.decode * decodes as f64;
+    Terms {
+        decode_pressure,
+        cost: own as f64 * own_weight(report, weights) + decode_pressure,
+        ..Terms::default()
+    }
+}
+
 /// The terms for a prompt with `own` tokens to compute. `decodes`: requests being decoded.
 pub(crate) fn terms<'a>(
     own: u64,
@@ -95,14 +136,12 @@ pub(crate) fn terms<'a>(
     weights: Weights,
     now_s: f64,
 ) -> Terms {
-    let shortest_first = report.shortest_first();
-    let (queue, k) = if shortest_first {
-        let queue = shortest_first_queue(own, report, pending, now_s);
-        (queue, weights.k)
+    let queue = if report.shortest_first() {
+        shortest_first_queue(own, report, pending, now_s)
     } else {
-        let queue = first_come_queue(report, pending);
-        (queue, weights.k * FIRST_COME_K)
+        first_come_queue(report, pending)
     };
+    let k = own_weight(report, weights);
     let decode_pressure = weights.decode * decodes as f64;
     Terms {
         ahead: queue.ahead,

@@ -51,6 +51,10 @@ pub(crate) struct InFlight {
     tickets: u64,
     requests: HashMap<u64, ReplicaId>,
     sides: Vec<Side>,
+    /// No prompt came before, of those whose time is known.
+    oldest_s: f64,
+    /// Where prompts were announced since the last pick: batches come without the time.
+    untimed: Vec<ReplicaId>,
 }
 
 impl InFlight {
@@ -59,6 +63,7 @@ impl InFlight {
         self.tickets += 1;
         let ticket = self.tickets;
         self.requests.insert(ticket, replica);
+        self.oldest_s = self.oldest_s.min(now_s);
         let prompt = Pending::sent(ticket, sent, now_s);
         let side = self.side(replica);
         side.requests += 1;
@@ -87,6 +92,7 @@ impl InFlight {
             let mut prompt = Pending::announced(expected, block_tokens);
             if !prompt.is_done(index, replica) {
                 side.announced.push(prompt);
+                self.untimed.push(replica);
             }
         }
     }
@@ -121,6 +127,7 @@ impl InFlight {
                 if prompt.id.is_some() {
                     prompt.since_s = f64::INFINITY;
                     side.announced.push(prompt);
+                    self.untimed.push(replica);
                 }
             }
         }
@@ -149,13 +156,23 @@ impl InFlight {
 
     /// Stops expecting prompts that are too old. Their requests still count until they are released.
     pub fn expire(&mut self, now_s: f64) {
-        for side in &mut self.sides {
-            drop_expired(&mut side.sent, now_s);
-            drop_expired(&mut side.announced, now_s);
-            // Batches come without the time: these came since the last pick.
-            let new = side.announced.iter_mut().rev();
+        for replica in self.untimed.drain(..) {
+            let new = self.sides[replica as usize].announced.iter_mut().rev();
             for prompt in new.take_while(|prompt| prompt.since_s.is_infinite()) {
                 prompt.since_s = now_s;
+                self.oldest_s = self.oldest_s.min(now_s);
+            }
+        }
+        if self.oldest_s + TTL_S > now_s {
+            return;
+        }
+        self.oldest_s = f64::INFINITY;
+        for side in &mut self.sides {
+            for prompts in [&mut side.sent, &mut side.announced] {
+                drop_expired(prompts, now_s);
+                if let Some(first) = prompts.first() {
+                    self.oldest_s = self.oldest_s.min(first.since_s);
+                }
             }
         }
     }

@@ -5,7 +5,10 @@
 
 #[cfg(test)]
 mod announced_tests;
+mod answers;
 mod batch;
+#[cfg(test)]
+mod batch_tests;
 mod block_set;
 mod breaker;
 #[cfg(test)]
@@ -28,10 +31,12 @@ mod random;
 mod round_robin;
 mod router;
 #[cfg(test)]
+mod test_fleet;
+#[cfg(test)]
 mod tests;
 mod turns;
 
-pub use self::core::{BreakerReading, Explained, MirrorStats, Pick, Reason};
+pub use answers::{BreakerReading, Explained, MirrorStats, Pick, Reason};
 pub use batch::Applied;
 pub use block_set::BlockSet;
 pub use breaker::{BreakerLimits, BreakerState};

@@ -97,6 +97,12 @@ impl Rules {
     }
 }
 
+impl Default for Rules {
+    fn default() -> Self {
+        Self::new(PolicyKind::Cost)
+    }
+}
+
 /// A policy with its settings and what it remembers.
 #[derive(Debug)]
 pub(crate) enum Policy {
@@ -155,6 +161,11 @@ impl Policy {
         if let Self::RoundRobin(turns) = self {
             turns.picked(id);
         }
+    }
+
+    /// Whether costs decide.
+    pub fn weighs_costs(&self) -> bool {
+        matches!(self, Self::Cost)
     }
 
     /// Whether prefixes decide.

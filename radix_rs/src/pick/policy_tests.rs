@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 use prost::Message;
 
-use super::tests::{apply, batch, chain, fleet, idle, pick, prompt, stored, tokens, waiting};
-use super::{PolicyKind, Reason, Router, Settings, Thresholds};
+use super::test_fleet::{
+    BLOCK, apply, batch, chain, fleet, idle, pick, prompt, stored, tokens, waiting,
+};
+use super::{Explained, PolicyKind, Reason, Router, Settings, Thresholds};
 use crate::chain::HashKey;
-use crate::delta::Load;
-
-const BLOCK: u32 = 4;
+use crate::delta::{Load, PrefillOrder};
 
 fn policy() -> impl Strategy<Value = PolicyKind> {
     prop::sample::select(PolicyKind::ALL.to_vec())
@@ -49,6 +49,34 @@ proptest! {
         for text in texts {
             let text = own_prompt(text);
             prop_assert_eq!(pick(&one, &text, 0.0), pick(&other, &text, 0.0));
+        }
+    }
+
+    #[test]
+    fn cost_picks_the_cheapest_of_all_though_it_computes_few_costs(
+        replicas in prop::collection::vec(
+            (0..10usize, prop::collection::vec(1..60_000u64, 0..5), any::<bool>(), 0..40u32), 1..12,
+        ),
+        prompts in prop::collection::vec((0..2u32, 1..200u32), 1..12),
+    ) {
+        let router = fleet(PolicyKind::Cost, replicas.len());
+        for (number, (blocks, waits, shortest_first, running)) in replicas.into_iter().enumerate() {
+            let held = chain(&tokens(0, 40))[..blocks].to_vec();
+            let order = if shortest_first { PrefillOrder::Shortest } else { PrefillOrder::Fcfs };
+            let load = Load { order: order as i32, running, chunk_tokens: 512, ..waiting(&waits) };
+            let report = batch(1, vec![stored(&held)], &held, load);
+            apply(&router, &format!("r{number}"), &report);
+        }
+        for (first, len) in prompts {
+            let text = tokens(first * 1000, len);
+            let explained = router.explain(prompt(&text), 0.0);
+            let cost = |each: &Explained| each.candidate.terms.cost;
+            let least = explained.iter().map(cost).fold(f64::INFINITY, f64::min);
+            let picked = pick(&router, &text, 0.0);
+            let at = explained.iter().find(|each| each.replica == picked.replica).unwrap();
+            prop_assert!(cost(at) <= 1.01 * least, "{} beside {least}", cost(at));
+            let longest = explained.iter().map(|each| each.candidate.matched).max();
+            prop_assert_eq!(Some(picked.available), longest);
         }
     }
 

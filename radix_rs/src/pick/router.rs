@@ -2,9 +2,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::answers::{BreakerReading, Explained, MirrorStats, Pick};
 use super::batch::{Applied, Applying, decode};
 use super::block_set::BlockSet;
-use super::core::{BreakerReading, Core, Explained, Hashed, MirrorStats, Pick};
+use super::core::{Core, Hashed};
 use super::policy::{PolicyKind, Rules};
 use super::turns::Turns;
 use crate::chain::{HashKey, extend_chain, namespace_seed};

@@ -1,19 +1,16 @@
 //! How many requests the router takes at once, and who waits for how long.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::caller::{Caller, End};
-use super::status::{Code, RETRY_AFTER, Refusal};
-
-/// When a client that is refused may ask again.
-const RETRY_AFTER_S: u16 = 1;
+use super::status::Refusal;
 
 /// Bounds of what is taken.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +31,8 @@ pub struct Bounds {
 #[derive(Debug)]
 pub(crate) struct Admission {
     bounds: RwLock<Bounds>,
-    tenants: RandomState,
+    /// By which tenants are told apart.
+    names: RandomState,
     state: Mutex<State>,
 }
 
@@ -48,19 +46,41 @@ struct State {
     come: u64,
     /// Place of the last that went.
     went: u64,
-    /// Place of the last of each tenant that is not behind `went`.
-    last: HashMap<u64, u64>,
-    queue: BTreeMap<Turn, oneshot::Sender<()>>,
+    /// Those of whom somebody waits.
+    tenants: HashMap<u64, Tenant>,
+    queue: BTreeMap<Turn, (u64, oneshot::Sender<()>)>,
+}
+
+#[derive(Debug, Default)]
+struct Tenant {
+    waiting: usize,
+    /// Place of its last.
+    last: u64,
 }
 
 impl State {
+    fn pop_first(&mut self) -> Option<(Turn, oneshot::Sender<()>)> {
+        let turn = *self.queue.first_key_value()?.0;
+        self.remove(&turn).map(|sender| (turn, sender))
+    }
+
+    /// A tenant of whom nobody waits any more is forgotten: what went of it is behind `went`, so that it would be
+    /// placed as one that never came.
+    fn remove(&mut self, turn: &Turn) -> Option<oneshot::Sender<()>> {
+        let (tenant, sender) = self.queue.remove(turn)?;
+        if let Entry::Occupied(mut entry) = self.tenants.entry(tenant) {
+            entry.get_mut().waiting -= 1;
+            if entry.get().waiting == 0 {
+                entry.remove();
+            }
+        }
+        Some(sender)
+    }
+
     /// Gives a place to who waits next; false if nobody does.
     fn let_next_go(&mut self) -> bool {
-        while let Some(((_, place, _), next)) = self.queue.pop_first() {
+        while let Some(((_, place, _), next)) = self.pop_first() {
             self.went = self.went.max(place);
-            if self.queue.is_empty() {
-                self.last.clear();
-            }
             if next.send(()).is_ok() {
                 self.taken += 1;
                 return true;
@@ -74,7 +94,7 @@ impl Admission {
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds: RwLock::new(bounds),
-            tenants: RandomState::new(),
+            names: RandomState::new(),
             state: Mutex::default(),
         }
     }
@@ -145,7 +165,7 @@ impl Admission {
             .await?;
         if waited.is_err() {
             let seconds = self.bounds().queue_timeout.as_secs_f64();
-            return Err(busy(format!(
+            return Err(Refusal::busy(format!(
                 "no request of this router ended within {seconds} s"
             ))
             .into());
@@ -170,32 +190,24 @@ impl Admission {
             };
             let message =
                 format!("{inflight} requests are in flight, the most this router takes{waiting}");
-            return Err(busy(message));
+            return Err(Refusal::busy(message));
         }
-        let tenant = self.tenants.hash_one(tenant);
-        let last = state.last.get(&tenant).copied().unwrap_or(0);
-        let place = last.max(state.went) + 1;
-        state.last.insert(tenant, place);
+        let name = self.names.hash_one(tenant);
+        let went = state.went;
+        let tenant = state.tenants.entry(name).or_default();
+        let place = tenant.last.max(went) + 1;
+        tenant.last = place;
+        tenant.waiting += 1;
         state.come += 1;
         let turn = (-i64::from(priority), place, state.come);
         let (sender, receiver) = oneshot::channel();
-        state.queue.insert(turn, sender);
+        state.queue.insert(turn, (name, sender));
         Ok(Some(Waiting {
             admission: self,
             at: turn,
             turn: receiver,
             has_come: false,
         }))
-    }
-}
-
-fn busy(message: String) -> Refusal {
-    let mut trailers = HeaderMap::new();
-    trailers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
-    Refusal {
-        code: Code::ResourceExhausted,
-        message,
-        trailers: Some(Box::new(trailers)),
     }
 }
 
@@ -210,7 +222,7 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.has_come {
-            let was_queued = self.admission.state().queue.remove(&self.at).is_some();
+            let was_queued = self.admission.state().remove(&self.at).is_some();
             if !was_queued && self.turn.try_recv().is_ok() {
                 self.admission.leave(); // it came at the last moment
             }
@@ -230,6 +242,7 @@ impl Drop for Admitted<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::status::Code;
     use super::*;
 
     fn admission(max_inflight: usize, queue_size: usize) -> Admission {
@@ -325,5 +338,19 @@ mod tests {
         assert_eq!((admission.inflight(), admission.queued()), (1, 0));
         drop(second);
         assert_eq!(admission.inflight(), 0);
+    }
+
+    #[test]
+    fn tenants_are_remembered_while_one_of_theirs_waits_and_no_longer() {
+        let admission = admission(1, 9);
+        assert!(admission.enter());
+        let first = queued(&admission, 0, "first");
+        for salt in 0..1000 {
+            drop(admission.queue(0, (&salt.to_string(), "")).unwrap());
+        }
+        assert_eq!(admission.state().tenants.len(), 1);
+        admission.leave(); // to the first
+        assert!(admission.state().tenants.is_empty());
+        drop(first);
     }
 }

@@ -11,6 +11,8 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response, Uri};
 
 use super::caller::{Caller, End};
+use super::limits::REQUEST_WINDOW_BYTES;
+use super::memory::Held;
 use super::shard::Shard;
 use super::status::{Code, Refusal};
 
@@ -35,6 +37,10 @@ async fn through(
     caller: &mut Caller,
 ) -> Result<HeaderMap, End> {
     let (mut head, body) = request.into_parts();
+    let mut memory = shard.plane.memory.hold();
+    if !body.is_end_stream() {
+        memory.add(REQUEST_WINDOW_BYTES as usize)?; // what may have come and not gone on
+    }
     head.uri = behind(&head.uri);
     head.version = http::Version::HTTP_2;
     head.headers.remove(AUTHORIZATION); // was looked at
@@ -47,7 +53,7 @@ async fn through(
         shard.distrust_behind();
         broke(error)
     })?;
-    let _upload = Upload(tokio::task::spawn_local(upload(body, request)));
+    let _upload = Upload(tokio::task::spawn_local(upload(body, request, memory)));
 
     let head = caller
         .wait(poll_fn(|cx| Pin::new(&mut response).poll(cx)))
@@ -85,7 +91,7 @@ impl Drop for Upload {
     }
 }
 
-async fn upload(mut body: RecvStream, mut send: SendStream<Bytes>) {
+async fn upload(mut body: RecvStream, mut send: SendStream<Bytes>, _held: Held) {
     while let Some(Ok(mut piece)) = poll_fn(|cx| body.poll_data(cx)).await {
         let length = piece.len();
         while !piece.is_empty() {

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
+use super::memory::Held;
 use super::replicas::Replica;
 use super::request::{PREFIX_BYTES, Request, as_it_came, with_tokens};
 use super::status::Refusal;
+use crate::pick::Prompt as Asked;
 
 /// A request's prompt, as trees know it.
 pub(crate) struct Prompt {
@@ -19,41 +21,54 @@ pub(crate) struct Prompt {
 /// The message as it came, behind room for its prefix.
 pub(crate) enum Came {
     /// Nobody else has it: what is to be added is put behind it.
-    Own(BytesMut),
+    Own(Vec<u8>),
     Shared(Bytes),
     /// With all that is to be added.
     Ready(Bytes),
 }
 
 /// The request as replicas get it, made when one is to get it.
-pub(crate) struct Bodies<'a> {
+pub(crate) struct Bodies {
     came: Came,
-    pub request: &'a Request,
-    pub prompt: &'a Prompt,
-    made_id: &'a str,
+    request: Request,
+    pub prompt: Prompt,
+    made_id: String,
     with_tokens: Option<Bytes>,
+    held: Held,
 }
 
-impl<'a> Bodies<'a> {
-    /// `made_id`: for a request that has none.
-    pub fn new(came: Came, request: &'a Request, prompt: &'a Prompt, made_id: &'a str) -> Self {
+impl Bodies {
+    /// `made_id`: for a request that has none. `held`: for all that is here.
+    pub fn new(came: Came, request: Request, prompt: Prompt, made_id: String, held: Held) -> Self {
         Self {
             came,
             request,
             prompt,
             made_id,
             with_tokens: None,
+            held,
+        }
+    }
+
+    /// What is asked of the pick.
+    pub fn asked(&self) -> Asked<'_> {
+        Asked {
+            tokens: &self.prompt.tokens,
+            model: &self.prompt.model,
+            extra_key: &self.request.extra_key,
+            cache_salt: &self.request.cache_salt,
         }
     }
 
     /// With the prompt's tokens where they mean the same; elsewhere as it came.
     pub fn of(&mut self, replica: &Replica) -> Result<Bytes, Refusal> {
-        let (request, prompt, id) = (self.request, self.prompt, self.made_id);
+        let (request, prompt, id) = (&self.request, &self.prompt, &*self.made_id);
         let is_same = prompt.tokenizer_digest.as_ref() == Some(&replica.spec.tokenizer_digest);
         if let (true, Came::Shared(framed)) = (is_same, &self.came) {
             let body = if let Some(body) = self.with_tokens.take() {
                 body
             } else {
+                self.held.add(framed.len() + size_of_val(&*prompt.tokens))?;
                 let message = &framed[PREFIX_BYTES..];
                 with_tokens(message, &prompt.tokens, request, &prompt.model, id)?
             };
@@ -63,8 +78,8 @@ impl<'a> Bodies<'a> {
         let body = match &mut self.came {
             Came::Own(framed) => as_it_came(std::mem::take(framed), request, &prompt.model, id)?,
             Came::Shared(framed) => {
-                let framed = BytesMut::from(&framed[..]);
-                return as_it_came(framed, request, &prompt.model, id);
+                self.held.add(framed.len())?;
+                return as_it_came(framed.to_vec(), request, &prompt.model, id);
             }
             Came::Ready(body) => body.clone(),
         };
@@ -72,11 +87,19 @@ impl<'a> Bodies<'a> {
         Ok(body)
     }
 
+    /// An answer has begun: nobody else will be asked, and what was kept for that goes.
+    pub fn answered(&mut self) {
+        self.came = Came::Ready(Bytes::new());
+        self.with_tokens = None;
+        self.prompt.tokens = Vec::new();
+        let _ = self.held.set(0); // less than before
+    }
+
     pub fn request_id(&self) -> &str {
         if self.made_id.is_empty() {
             &self.request.id
         } else {
-            self.made_id
+            &self.made_id
         }
     }
 }

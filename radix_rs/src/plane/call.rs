@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::request::Parts;
@@ -17,19 +17,29 @@ use super::caller::{Caller, End};
 use super::course::Course;
 use super::forward::{Attempt, Fault, forward};
 use super::limits::{MAX_HEADER_BYTES, MAX_METADATA_BYTES};
-use super::message::read_message;
+use super::memory::Held;
+use super::message::{Message, read_message};
 use super::metadata;
+use super::replicas::GENERATE;
 use super::request::{PREFIX_BYTES, Request};
 use super::shard::Shard;
 use super::status::{Code, GRPC_STATUS, Refusal};
+use super::texts::tokenise;
 use super::timeout;
+use super::work::Lane;
 use crate::error::TextError;
-use crate::pick::{Pick, Prompt as Asked, Router};
+use crate::pick::{Pick, Router};
 use crate::text::Namespace;
 
 /// Bound of the pause before the second retry, doubled with each one more up to the most; the first is at once.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// What is read between two calls' turns: as much takes less than a millisecond.
+const SMALL_BYTES: usize = 128 << 10;
+
+/// How often Python holds a request that it reads, as bytes and as an object.
+const READINGS: usize = 2;
 
 /// Serves one call of Generate.
 pub(crate) async fn generate(
@@ -37,7 +47,7 @@ pub(crate) async fn generate(
     request: HttpRequest<RecvStream>,
     respond: SendResponse<Bytes>,
 ) {
-    let (head, mut body) = request.into_parts();
+    let (head, body) = request.into_parts();
     let left = head.headers.get("grpc-timeout").and_then(timeout::parse);
     let mut caller = Caller::new(respond, left);
     let mut course = Course::new(shard.plane.unnamed.clone());
@@ -49,7 +59,7 @@ pub(crate) async fn generate(
         )
         .into())
     } else {
-        serve(&shard, &head, &mut body, &mut caller, &mut course).await
+        serve(&shard, &head, body, &mut caller, &mut course).await
     };
     drop(open);
     // The last step, as a status may wait behind what its client does not read.
@@ -88,7 +98,7 @@ impl Drop for OpenCall<'_> {
 async fn serve(
     shard: &Shard,
     head: &Parts,
-    body: &mut RecvStream,
+    body: RecvStream,
     caller: &mut Caller,
     course: &mut Course,
 ) -> Result<HeaderMap, End> {
@@ -99,12 +109,15 @@ async fn serve(
         );
         return Err(Refusal::new(Code::ResourceExhausted, message).into());
     }
-    let framed = caller.wait(read_message(&head.headers, body)).await??;
-    let request = Request::read(&framed[PREFIX_BYTES..]).map_err(|_| {
-        let message = format!("what came is no request message of {}", head.uri.path());
-        Refusal::new(Code::InvalidArgument, message)
-    })?;
-    request.check_counts()?;
+    let mut memory = shard.plane.memory.hold();
+    let message = caller
+        .wait(read_message(&head.headers, body, &mut memory))
+        .await??;
+    let Come {
+        framed,
+        request,
+        held: mut memory,
+    } = read(shard, message, memory, caller).await?;
     let admission = &shard.plane.admission;
     let tenant = (request.cache_salt.as_str(), request.extra_key.as_str());
     let _admitted = admission.admit(caller, request.priority, tenant).await?;
@@ -116,22 +129,64 @@ async fn serve(
         );
         return Err(Refusal::new(Code::InvalidArgument, message).into());
     }
-    let (came, request, prompt) = read_prompt(shard, framed, request, caller, course).await?;
+    let (came, request, prompt) =
+        read_prompt(shard, framed, request, &mut memory, caller, course).await?;
     let made_id = if request.id.is_empty() {
         shard.request_id()
     } else {
         String::new()
     };
-    let bodies = Bodies::new(came, &request, &prompt, &made_id);
+    let bodies = Bodies::new(came, request, prompt, made_id, memory);
     try_replicas(shard, head, bodies, caller, course).await
+}
+
+/// A message that was read, and what both take of memory.
+struct Come {
+    framed: Vec<u8>,
+    request: Request,
+    held: Held,
+}
+
+/// Unpacks and decodes; what is large beside the shard, whose other calls go on meanwhile.
+async fn read(
+    shard: &Shard,
+    mut message: Message,
+    mut held: Held,
+    caller: &mut Caller,
+) -> Result<Come, End> {
+    if message.unpack(SMALL_BYTES, &mut held)? {
+        return Ok(decode(message.into_framed(), held)?);
+    }
+    let reading = shard.plane.work.run(Lane::Bodies, move || {
+        message.unpack(usize::MAX, &mut held)?;
+        decode(message.into_framed(), held)
+    });
+    let read = caller.wait(reading).await?.map_err(|_| router_ends())?;
+    Ok(read?)
+}
+
+fn decode(framed: Vec<u8>, mut held: Held) -> Result<Come, Refusal> {
+    held.add(framed.len())?;
+    let request = Request::read(&framed[PREFIX_BYTES..]).map_err(|_| {
+        let message = format!("what came is no request message of {GENERATE}");
+        Refusal::new(Code::InvalidArgument, message)
+    })?;
+    request.check_counts()?;
+    held.set(framed.capacity() + request.prompt_bytes())?;
+    Ok(Come {
+        framed,
+        request,
+        held,
+    })
 }
 
 /// What the prompt is: token ids, texts and chats are read here, and by the control plane what has media, is to be
 /// refused, or is of a model whose tokenizer is not here.
 async fn read_prompt(
     shard: &Shard,
-    framed: BytesMut,
+    framed: Vec<u8>,
     mut request: Request,
+    held: &mut Held,
     caller: &mut Caller,
     course: &mut Course,
 ) -> Result<(Came, Request, Prompt), End> {
@@ -146,7 +201,7 @@ async fn read_prompt(
         };
         return Ok((Came::Own(framed), request, prompt));
     }
-    let framed = framed.freeze();
+    let framed = Bytes::from(framed);
     if let Some(words) = request.words.take()
         && let Some(model) = shard.plane.replicas.model(&request.model)
         && let Some(text) = shard.plane.texts.of(&model.name)
@@ -156,7 +211,7 @@ async fn read_prompt(
             extra_key: &request.extra_key,
             cache_salt: &request.cache_salt,
         };
-        let tokens = shard.plane.texts.tokenise(text.codec, words, namespace);
+        let tokens = tokenise(&shard.plane.work, text.codec, words, namespace);
         let tokens = caller.wait(tokens).await?.map_err(|_| router_ends())?;
         let refused = |why: TextError| {
             let code = match why {
@@ -165,16 +220,20 @@ async fn read_prompt(
             };
             Refusal::new(code, why.to_string())
         };
+        let tokens = tokens.map_err(refused)?;
+        held.set(framed.len() + size_of_val(&*tokens))?;
         let prompt = Prompt {
             model: model.name,
-            tokens: tokens.map_err(refused)?,
+            tokens,
             tokenizer_digest: Some(text.digest),
         };
         return Ok((Came::Shared(framed), request, prompt));
     }
+    held.add(READINGS * framed.len())?;
     let mut waiting = shard.plane.desk.ask(framed.slice(PREFIX_BYTES..));
     let answer = caller.wait(&mut waiting.answer).await?;
     let reading = answer.unwrap_or_else(|_| Err(router_ends()))?;
+    held.set(framed.len() + size_of_val(&*reading.tokens))?;
     course.counters = shard.plane.counters.model(&reading.model);
     let prompt = Prompt {
         model: Arc::from(reading.model),
@@ -201,7 +260,7 @@ impl Drop for InFlight<'_> {
 async fn try_replicas(
     shard: &Shard,
     head: &Parts,
-    mut bodies: Bodies<'_>,
+    mut bodies: Bodies,
     caller: &mut Caller,
     course: &mut Course,
 ) -> Result<HeaderMap, End> {
@@ -217,13 +276,10 @@ async fn try_replicas(
             caller.wait(sleep(pause.mul_f64(shard.uniform()))).await?;
             pause = MAX_RETRY_PAUSE.min(2 * pause);
         }
-        let asked = Asked {
-            tokens: &bodies.prompt.tokens,
-            model: &bodies.prompt.model,
-            extra_key: &bodies.request.extra_key,
-            cache_salt: &bodies.request.cache_salt,
-        };
-        let Some(pick) = plane.router.pick(asked, &failed, plane.clock.now_s()) else {
+        let Some(pick) = plane
+            .router
+            .pick(bodies.asked(), &failed, plane.clock.now_s())
+        else {
             break;
         };
         let in_flight = InFlight(&plane.router, pick);
@@ -243,7 +299,7 @@ async fn try_replicas(
                     body: bodies.of(&replica)?,
                     began_s: plane.clock.now_s(),
                 };
-                forward(attempt, caller, course).await
+                forward(attempt, &mut bodies, caller, course).await
             }
             None => Err(Fault::Elsewhere(Refusal::new(
                 Code::Unavailable,

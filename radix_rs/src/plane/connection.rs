@@ -4,7 +4,6 @@ use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -18,11 +17,13 @@ use tokio::task::spawn_local;
 use tokio::time::{Sleep, sleep_until, timeout};
 
 use super::caller::Caller;
+use super::connections::Seated;
 use super::limits::{
     ANSWER_WINDOW_BYTES, HANDSHAKE_TIMEOUT, KEEPALIVE, KEEPALIVE_TIMEOUT, MAX_CONNECTION_STREAMS,
     MAX_HEADER_LIST_BYTES, REQUEST_WINDOW_BYTES, REQUESTS_WINDOW_BYTES, RESET_KEPT, RESETS_KEPT,
 };
 use super::line::{Gathered, Line};
+use super::patience::{Lost, Patience};
 use super::replicas::GENERATE;
 use super::shard::{Phase, Shard};
 use super::status::{Code, Refusal};
@@ -33,32 +34,41 @@ use super::{behind, call, elsewhere, tls};
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Serves a client until it leaves, falls silent, or the router is done with it.
-pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream) {
-    let _counted = Counted::new(&shard.plane.connections);
+pub(crate) async fn serve(shard: Rc<Shard>, socket: TcpStream, seated: Seated) {
     // Tokens are small and each is waited for; a socket that has no such option is none of a client.
     let _ = socket.set_nodelay(true);
     let peer = socket.peer_addr().map(|address| address.ip()).ok();
     let Some(config) = shard.plane.tls.clients() else {
-        return converse(&shard, socket, peer).await;
+        return converse(&shard, socket, &seated, peer).await;
     };
-    match timeout(HANDSHAKE_TIMEOUT, tls::greet(config, socket)).await {
-        Ok(Ok(socket)) => converse(&shard, socket, peer).await,
-        Ok(Err((reason, socket))) => {
+    let greeted = {
+        let mut greeting = pin!(timeout(HANDSHAKE_TIMEOUT, tls::greet(config, socket)));
+        let mut to_leave = pin!(seated.to_leave());
+        poll_fn(|cx| match to_leave.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => greeting.as_mut().poll(cx).map(Some),
+        })
+        .await
+    };
+    match greeted {
+        Some(Ok(Ok(socket))) => converse(&shard, socket, &seated, peer).await,
+        Some(Ok(Err((reason, socket)))) => {
             if let Some(reason) = reason {
                 shard.plane.strangers.turned_away(reason, peer);
             }
-            part(&Line::new(socket).1).await;
+            part(&shard.line(socket).1).await;
         }
-        Err(_) => shard.plane.strangers.turned_away(Reason::Slow, peer),
+        Some(Err(_)) => shard.plane.strangers.turned_away(Reason::Slow, peer),
+        None => {} // somebody else has its place
     }
 }
 
-async fn converse<T>(shard: &Rc<Shard>, socket: T, peer: Option<IpAddr>)
+async fn converse<T>(shard: &Rc<Shard>, socket: T, seated: &Seated, peer: Option<IpAddr>)
 where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let (line, gathered) = Line::new(socket);
-    speak(shard, line, &gathered, peer).await;
+    let (line, gathered) = shard.line(socket);
+    speak(shard, line, &gathered, seated, peer).await;
     part(&gathered).await;
 }
 
@@ -68,8 +78,13 @@ async fn part<T: AsyncRead + AsyncWrite + Unpin>(gathered: &Gathered<T>) {
 }
 
 /// Until one of both sides is done.
-async fn speak<T>(shard: &Rc<Shard>, line: Line<T>, gathered: &Gathered<T>, peer: Option<IpAddr>)
-where
+async fn speak<T>(
+    shard: &Rc<Shard>,
+    line: Line<T>,
+    gathered: &Gathered<T>,
+    seated: &Seated,
+    peer: Option<IpAddr>,
+) where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let mut builder = Builder::new();
@@ -82,32 +97,46 @@ where
         .initial_window_size(REQUEST_WINDOW_BYTES)
         .initial_connection_window_size(REQUESTS_WINDOW_BYTES);
     let mut handshake = pin!(builder.handshake::<_, Bytes>(line));
-    let handshake = poll_fn(|cx| given(gathered, cx, |cx| handshake.as_mut().poll(cx)));
-    let Ok(Ok(mut connection)) = timeout(HANDSHAKE_TIMEOUT, handshake).await else {
+    let mut to_leave = pin!(seated.to_leave());
+    let handshake = poll_fn(|cx| match to_leave.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(None),
+        Poll::Pending => given(gathered, cx, |cx| handshake.as_mut().poll(cx).map(Some)),
+    });
+    let Ok(Some(Ok(mut connection))) = timeout(HANDSHAKE_TIMEOUT, handshake).await else {
         return; // it speaks something else, or nothing
     };
     let mut phases = shard.phases.clone();
     let mut drained = pin!(async move {
         let _ = phases.wait_for(|phase| *phase != Phase::Serving).await;
     });
-    let mut is_draining = false;
+    let mut is_leaving = false;
+    let mut patience = Patience::new(shard.plane.settings.write_stall);
     let mut keepalive = Keepalive::new(connection.ping_pong(), gathered.last_read());
     loop {
         let next = poll_fn(|cx| {
-            if !is_draining && drained.as_mut().poll(cx).is_ready() {
-                is_draining = true;
-                connection.graceful_shutdown();
-            }
-            given(gathered, cx, |cx| {
+            let is_to_leave = !is_leaving
+                && (to_leave.as_mut().poll(cx).is_ready() || drained.as_mut().poll(cx).is_ready());
+            let next = given(gathered, cx, |cx| {
                 let next = connection.poll_accept(cx);
                 if next.is_pending() && keepalive.poll_silent(cx, gathered.last_read()).is_ready() {
                     return Poll::Ready(None);
                 }
                 next
-            })
+            });
+            let lost = patience.poll_lost(cx, seated, gathered.stuck());
+            if lost == Poll::Ready(Lost::Over) {
+                return Poll::Ready(None);
+            }
+            if is_to_leave || lost.is_ready() {
+                is_leaving = true;
+                connection.graceful_shutdown();
+                patience.told();
+                cx.waker().wake_by_ref(); // so that it is said
+            }
+            next
         });
         match next.await {
-            Some(Ok((request, respond))) => take(shard, request, respond, peer),
+            Some(Ok((request, respond))) => take(shard, seated, request, respond, peer),
             // Its calls learn of it by themselves.
             Some(Err(_)) | None => return,
         }
@@ -126,32 +155,22 @@ fn given<T, S: AsyncWrite + Unpin>(
     done
 }
 
-/// One more, until it is dropped.
-struct Counted<'a>(&'a AtomicUsize);
-
-impl<'a> Counted<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
-}
-
 /// Serves a call beside the others.
 fn take(
     shard: &Rc<Shard>,
+    seated: &Seated,
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
     peer: Option<IpAddr>,
 ) {
     let path = request.uri().path();
+    let calling = seated.call();
+    let shard = shard.clone();
     if let Some(status) = elsewhere::objection(&request) {
-        spawn_local(elsewhere::turn_away(request.into_body(), respond, status));
+        spawn_local(async move {
+            elsewhere::turn_away(request.into_body(), respond, status).await;
+            drop(calling);
+        });
     } else if let Some((reason, refusal)) = shard.plane.tokens.objection(path, request.headers()) {
         shard.plane.strangers.turned_away(reason, peer);
         if path == GENERATE {
@@ -159,9 +178,15 @@ fn take(
         }
         Caller::new(respond, None).finish(refusal.into_headers());
     } else if path == GENERATE {
-        spawn_local(call::generate(shard.clone(), request, respond));
+        spawn_local(async move {
+            call::generate(shard, request, respond).await;
+            drop(calling);
+        });
     } else if path.bytes().all(|byte| byte.is_ascii_graphic()) {
-        spawn_local(behind::pass(shard.clone(), request, respond));
+        spawn_local(async move {
+            behind::pass(shard, request, respond).await;
+            drop(calling);
+        });
     } else {
         let refusal = Refusal::new(Code::Unimplemented, "the method's name is no name");
         Caller::new(respond, None).finish(refusal.into_headers());

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use tokio::sync::futures::Notified;
 
 use super::answer::Watch;
+use super::bodies::Bodies;
 use super::burst::poll_burst;
 
 use super::caller::{Caller, End, GRPC};
@@ -57,10 +58,12 @@ impl From<End> for Fault {
 
 /// Passes the replica's answer on; returns what else stands in its trailers.
 pub(crate) async fn forward(
-    attempt: Attempt<'_>,
+    mut attempt: Attempt<'_>,
+    bodies: &mut Bodies,
     caller: &mut Caller,
     course: &mut Course,
 ) -> Result<HeaderMap, Fault> {
+    let body_to_send = std::mem::take(&mut attempt.body);
     let Attempt {
         shard,
         replica,
@@ -94,7 +97,7 @@ pub(crate) async fn forward(
         broke(&error, false)
     })?;
     // At once, without waiting for its window: the message is held anyway until an answer begins.
-    let sent = request.send_data(attempt.body.clone(), true);
+    let sent = request.send_data(body_to_send, true);
     sent.map_err(|error| broke(&error, false))?;
 
     let head = side
@@ -120,6 +123,7 @@ pub(crate) async fn forward(
         replica.heard(shard.plane.clock.now_s());
         if !answered {
             side.running.answered();
+            bodies.answered();
             shard.plane.answered(pick);
             caller.begin(attempt.decision(&head.headers))?;
         }

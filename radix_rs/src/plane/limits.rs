@@ -49,6 +49,12 @@ pub(crate) const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Without one after this long, the connection and its calls end.
 pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A connection without a call for this long is told to leave, as is one that never had any.
+pub(crate) const REST_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Who is told to leave and has no call does so within this.
+pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Calls of one client connection at a time.
 pub(crate) const MAX_CONNECTION_STREAMS: u32 = 4096;
 

@@ -14,15 +14,20 @@ use std::time::Instant;
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::turns::Turns;
+
 /// What is gathered at most before it is written.
 const GATHERED_BYTES: usize = 128 << 10;
 
 /// What is read at once while the peer sends more than HTTP/2 asks for.
-const READ_BYTES: usize = 128 << 10;
+const READ_BYTES: usize = 64 << 10;
 
 struct State<T> {
     socket: T,
     last_read: Instant,
+    /// Since when the socket takes nothing of what is gathered.
+    stuck: Option<Instant>,
+    turns: Rc<Turns>,
     /// Written, and not yet given to the socket.
     gathered: BytesMut,
     /// Read from the socket, and not yet asked for.
@@ -39,10 +44,13 @@ pub(crate) struct Line<T>(Rc<RefCell<State<T>>>);
 pub(crate) struct Gathered<T>(Rc<RefCell<State<T>>>);
 
 impl<T> Line<T> {
-    pub fn new(socket: T) -> (Self, Gathered<T>) {
+    /// `turns`: those of its shard.
+    pub fn new(socket: T, turns: Rc<Turns>) -> (Self, Gathered<T>) {
         let state = Rc::new(RefCell::new(State {
             socket,
             last_read: Instant::now(),
+            stuck: None,
+            turns,
             gathered: BytesMut::new(),
             ahead: Vec::new(),
             ahead_from: 0,
@@ -56,6 +64,11 @@ impl<T: AsyncWrite + Unpin> Gathered<T> {
     /// When bytes came last.
     pub fn last_read(&self) -> Instant {
         self.0.borrow().last_read
+    }
+
+    /// Since when the peer takes nothing of what waits for it.
+    pub fn stuck(&self) -> Option<Instant> {
+        self.0.borrow().stuck
     }
 
     /// Ready once all that was gathered is with the socket.
@@ -84,14 +97,25 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Gathered<T> {
 impl<T: AsyncWrite + Unpin> State<T> {
     fn poll_give(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.gathered.is_empty() {
-            let written = ready!(Pin::new(&mut self.socket).poll_write(cx, &self.gathered))?;
+            let Poll::Ready(written) = Pin::new(&mut self.socket).poll_write(cx, &self.gathered)
+            else {
+                self.stuck.get_or_insert_with(Instant::now);
+                return Poll::Pending;
+            };
+            let written = written?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.stuck = None;
             self.gathered.advance(written);
         }
         // One that encrypts may hold back what it took.
-        Pin::new(&mut self.socket).poll_flush(cx)
+        let flushed = Pin::new(&mut self.socket).poll_flush(cx);
+        self.stuck = match flushed {
+            Poll::Ready(_) => None,
+            Poll::Pending => self.stuck.or_else(|| Some(Instant::now())),
+        };
+        flushed
     }
 }
 
@@ -119,7 +143,13 @@ impl<T: AsyncRead + Unpin> State<T> {
         length > 0
     }
 
-    /// Reads more than is asked for. A line that rests afterwards keeps no memory.
+    /// All that was read ahead is taken: a line that rests, or lets others go first, keeps no memory.
+    fn drop_ahead(&mut self) {
+        self.ahead = Vec::new();
+        self.ahead_from = 0;
+    }
+
+    /// Reads more than is asked for.
     fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.ahead.resize(READ_BYTES, 0);
         let mut ahead = ReadBuf::new(&mut self.ahead);
@@ -129,7 +159,7 @@ impl<T: AsyncRead + Unpin> State<T> {
         self.ahead_from = 0;
         self.is_behind = length == READ_BYTES;
         if length == 0 {
-            self.ahead = Vec::new();
+            self.drop_ahead();
         }
         read
     }
@@ -145,6 +175,12 @@ impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
         if state.take_ahead(buffer) {
             return Poll::Ready(Ok(()));
         }
+        let turn = state.turns.poll_left(cx);
+        if turn.is_pending() || !state.is_behind {
+            state.drop_ahead();
+        }
+        ready!(turn);
+        let before = buffer.remaining();
         if state.is_behind && buffer.remaining() < READ_BYTES {
             ready!(state.poll_read_ahead(cx))?;
             state.take_ahead(buffer);
@@ -152,6 +188,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
             ready!(poll_socket(&mut state.socket, cx, buffer))?;
             state.is_behind = buffer.remaining() == 0;
         }
+        let read = before - buffer.remaining() + state.ahead.len() - state.ahead_from;
+        state.turns.read(read);
         state.last_read = Instant::now();
         Poll::Ready(Ok(()))
     }
@@ -217,7 +255,7 @@ mod tests {
     fn what_is_written_leaves_at_the_end_of_the_turn() {
         run(async {
             let (near, mut far) = duplex(1 << 20);
-            let (mut line, gathered) = Line::new(near);
+            let (mut line, gathered) = Line::new(near, Rc::new(Turns::new()));
             for _ in 0..3 {
                 line.write_all(b"abc").await.unwrap();
                 line.flush().await.unwrap();
@@ -238,10 +276,32 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_rests_keeps_no_memory() {
+        run(async {
+            let (near, mut far) = duplex(1 << 20);
+            let (mut line, gathered) = Line::new(near, Rc::new(Turns::new()));
+            for length in [1000, READ_BYTES, READ_BYTES + 20_000, 5 * READ_BYTES + 9] {
+                far.write_all(&vec![7; length]).await.unwrap();
+                let mut come = vec![0; length];
+                for part in come.chunks_mut(999) {
+                    line.read_exact(part).await.unwrap();
+                }
+                let rests = poll_fn(|cx| {
+                    let mut more = [0; 999];
+                    let read = Pin::new(&mut line).poll_read(cx, &mut ReadBuf::new(&mut more));
+                    Poll::Ready(read.is_pending())
+                });
+                assert!(rests.await);
+                assert_eq!(gathered.0.borrow().ahead.capacity(), 0, "{length}");
+            }
+        });
+    }
+
+    #[test]
     fn what_comes_is_what_was_sent_however_it_is_read() {
         run(async {
             let (near, mut far) = duplex(1 << 20);
-            let (mut line, _gathered) = Line::new(near);
+            let (mut line, _gathered) = Line::new(near, Rc::new(Turns::new()));
             let sent: Vec<u8> = (0..700_000u32).map(|i| (i % 251) as u8).collect();
             let sending = async {
                 far.write_all(&sent).await.unwrap();

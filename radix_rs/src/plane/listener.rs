@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
+use super::connections::{Connections, Seated};
 use super::shard::{Phase, Shard};
 use super::{Shared, connection, spawn};
 
@@ -68,7 +69,7 @@ pub(super) fn start(
         threads.push(spawn(&number.to_string(), move || {
             let seed = shared.settings.seed.wrapping_add(number as u64);
             run(
-                &runtime,
+                runtime,
                 &Rc::new(Shard::new(shared, phases, seed)),
                 clients,
                 accept,
@@ -78,25 +79,35 @@ pub(super) fn start(
     Ok(threads)
 }
 
-type Senders = Vec<mpsc::UnboundedSender<TcpStream>>;
+/// A client's socket, and its place.
+type Client = (TcpStream, Seated);
+type Senders = Vec<mpsc::UnboundedSender<Client>>;
 
 /// Serves until the plane is stopped; what then runs is dropped with its connections.
 fn run(
-    runtime: &Runtime,
+    runtime: Runtime,
     shard: &Rc<Shard>,
-    mut clients: mpsc::UnboundedReceiver<TcpStream>,
+    mut clients: mpsc::UnboundedReceiver<Client>,
     accept: Option<(TcpListener, Senders)>,
 ) {
     let local = LocalSet::new();
-    local.block_on(runtime, async {
+    local.block_on(&runtime, async {
         if let Some((listener, senders)) = accept {
-            spawn_local(accept_all(listener, senders, shard.phases.clone()));
+            let connections = shard.plane.connections.clone();
+            spawn_local(accept_all(
+                listener,
+                senders,
+                connections,
+                shard.phases.clone(),
+            ));
         }
+        let turns = shard.turns.clone();
+        spawn_local(async move { turns.run().await });
         let shard_of_clients = shard.clone();
         spawn_local(async move {
-            while let Some(client) = clients.recv().await {
+            while let Some((client, seated)) = clients.recv().await {
                 if let Ok(socket) = tokio::net::TcpStream::from_std(client) {
-                    spawn_local(connection::serve(shard_of_clients.clone(), socket));
+                    spawn_local(connection::serve(shard_of_clients.clone(), socket, seated));
                 }
             }
         });
@@ -105,9 +116,16 @@ fn run(
     });
     // Replicas' connections are tasks of the same set: all of it goes at once.
     drop(local);
+    // A name server that does not answer keeps a thread of the runtime's for long: nobody waits for that.
+    runtime.shutdown_background();
 }
 
-async fn accept_all(listener: TcpListener, senders: Senders, mut phases: watch::Receiver<Phase>) {
+async fn accept_all(
+    listener: TcpListener,
+    senders: Senders,
+    connections: Arc<Connections>,
+    mut phases: watch::Receiver<Phase>,
+) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
@@ -121,7 +139,13 @@ async fn accept_all(listener: TcpListener, senders: Senders, mut phases: watch::
             match accepted {
                 // A shard that is gone takes nobody, and the plane with it.
                 Ok(socket) => {
-                    let _ = turn.next().map(|shard| shard.send(socket));
+                    // Where there is no place for it, it is closed at once.
+                    let seated = connections.seat();
+                    let client = seated.map(|seated| (socket, seated));
+                    let _ = turn
+                        .next()
+                        .zip(client)
+                        .map(|(shard, client)| shard.send(client));
                 }
                 Err(_) => sleep(ACCEPT_PAUSE).await,
             }

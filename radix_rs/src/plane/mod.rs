@@ -13,6 +13,7 @@ mod call;
 mod caller;
 mod clock;
 mod connection;
+mod connections;
 mod counters;
 mod course;
 mod desk;
@@ -23,8 +24,10 @@ mod limits;
 mod line;
 mod link;
 mod listener;
+mod memory;
 mod message;
 mod metadata;
+mod patience;
 mod protobuf;
 mod replicas;
 mod request;
@@ -36,6 +39,8 @@ mod texts;
 mod timeout;
 mod tls;
 mod tokens;
+mod turns;
+mod work;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -50,16 +55,18 @@ use tokio::sync::watch;
 
 use admission::Admission;
 use clock::Clock;
+use connections::Connections;
 use counters::{Counters, ModelCounters};
 use desk::Desk;
+use memory::Memory;
 use replicas::{Replica, Replicas};
 use retry_budget::RetryBudget;
 use shard::Phase;
 use strangers::Strangers;
-
 use texts::{ModelText, Texts};
 use tls::Tls;
 use tokens::Tokens;
+use work::Work;
 
 use crate::pick::{Pick, Router};
 use crate::text::TextCodec;
@@ -84,6 +91,10 @@ pub struct Settings {
     pub bounds: Bounds,
     /// Calls of Generate that are open, in flight, waiting, or not read yet.
     pub max_open_calls: usize,
+    /// Connections of clients.
+    pub max_connections: usize,
+    /// Memory for requests that no answer has begun to, all together.
+    pub max_held_bytes: usize,
     /// Other replicas tried when one fails before it answers.
     pub retries: usize,
     /// Part of the requests that may be sent to another one.
@@ -114,12 +125,14 @@ pub(crate) struct Shared {
     max_open_calls: AtomicUsize,
     retries: AtomicUsize,
     open_calls: AtomicUsize,
-    connections: AtomicUsize,
+    connections: Arc<Connections>,
     desk: Desk,
-    texts: Arc<Texts>,
     tls: Tls,
     tokens: Tokens,
     strangers: Strangers,
+    texts: Texts,
+    work: Arc<Work>,
+    memory: Arc<Memory>,
     clock: Clock,
 }
 
@@ -178,12 +191,14 @@ impl Plane {
                 max_open_calls: AtomicUsize::new(settings.max_open_calls),
                 retries: AtomicUsize::new(settings.retries),
                 open_calls: AtomicUsize::new(0),
-                connections: AtomicUsize::new(0),
+                connections: Arc::new(Connections::new(settings.max_connections)),
                 desk: Desk::new()?,
-                texts: Arc::default(),
                 tls: Tls::default(),
                 tokens: Tokens::default(),
                 strangers: Strangers::default(),
+                texts: Texts::default(),
+                work: Arc::default(),
+                memory: Arc::new(Memory::new(settings.max_held_bytes)),
                 clock: Clock::new(settings.now_s),
                 settings,
             }),
@@ -213,7 +228,7 @@ impl Plane {
             return Err(io::Error::other("started before"));
         };
         let mut threads = listener::start(&self.shared, &self.phases, listener)?;
-        threads.extend(self.shared.texts.start()?);
+        threads.extend(self.shared.work.start()?);
         *self.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
         Ok(())
     }
@@ -232,7 +247,7 @@ impl Plane {
     /// Ends all that runs, and the threads.
     pub fn stop(&self) {
         self.phases.send_replace(Phase::Stopped);
-        self.shared.texts.stop();
+        self.shared.work.stop();
         self.listener
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -358,6 +373,11 @@ impl Plane {
         self.shared.admission.inflight()
     }
 
+    /// Bytes of memory that requests hold to which no answer has begun.
+    pub fn held_bytes(&self) -> usize {
+        self.shared.memory.held_bytes()
+    }
+
     /// Requests that wait until fewer are in flight.
     pub fn queued(&self) -> usize {
         self.shared.admission.queued()
@@ -370,7 +390,7 @@ impl Plane {
 
     /// Connections of clients.
     pub fn connections(&self) -> usize {
-        self.shared.connections.load(Relaxed)
+        self.shared.connections.open()
     }
 
     /// Readable when there is news to take.

@@ -7,7 +7,12 @@ pub(crate) enum Value<'a> {
     Fixed32(u32),
     Fixed64,
     Bytes(&'a [u8]),
+    /// In none of our messages, but who reads them passes over it.
+    Group,
 }
+
+/// Groups in groups, as far as readers follow.
+const MAX_GROUP_DEPTH: usize = 100;
 
 /// One field, with its bytes as they stand in the message.
 #[derive(Clone, Copy, Debug)]
@@ -48,11 +53,9 @@ impl<'a> Iterator for Fields<'a> {
 impl<'a> Fields<'a> {
     fn field(&mut self) -> Option<Field<'a>> {
         let begin = self.rest;
-        let key = self.varint()?;
-        let number = u32::try_from(key >> 3)
-            .ok()
-            .filter(|n| (1..1 << 29).contains(n))?;
-        let value = match key & 7 {
+        // In a group that is passed over nobody minds a number of 0.
+        let (number, kind) = self.key().filter(|(number, _)| *number > 0)?;
+        let value = match kind {
             0 => Value::Varint(self.varint()?),
             1 => {
                 self.take(8)?;
@@ -62,8 +65,12 @@ impl<'a> Fields<'a> {
                 let length = usize::try_from(self.varint()?).ok()?;
                 Value::Bytes(self.take(length)?)
             }
+            3 => {
+                self.group(number)?;
+                Value::Group
+            }
             5 => Value::Fixed32(u32::from_le_bytes(*self.take(4)?.first_chunk()?)),
-            _ => return None, // groups are in no message of ours
+            _ => return None,
         };
         let wire = &begin[..begin.len() - self.rest.len()];
         Some(Field {
@@ -71,6 +78,32 @@ impl<'a> Fields<'a> {
             value,
             wire,
         })
+    }
+
+    fn key(&mut self) -> Option<(u32, u32)> {
+        let key = u32::try_from(self.varint()?).ok()?;
+        Some((key >> 3, key & 7))
+    }
+
+    /// Passes over a group that has begun.
+    fn group(&mut self, number: u32) -> Option<()> {
+        let mut begun = vec![number];
+        while let Some(innermost) = begun.last() {
+            let (number, kind) = self.key()?;
+            match kind {
+                0 => drop(self.varint()?),
+                1 => drop(self.take(8)?),
+                2 => {
+                    let length = usize::try_from(self.varint()?).ok()?;
+                    self.take(length)?;
+                }
+                3 if begun.len() < MAX_GROUP_DEPTH => begun.push(number),
+                4 if number == *innermost => drop(begun.pop()),
+                5 => drop(self.take(4)?),
+                _ => return None,
+            }
+        }
+        Some(())
     }
 
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
@@ -90,6 +123,15 @@ impl<'a> Fields<'a> {
         }
         None
     }
+}
+
+/// Whether these are numbers, one after another.
+pub(crate) fn check_varints(packed: &[u8]) -> Result<(), Malformed> {
+    let mut numbers = fields(packed);
+    while !numbers.rest.is_empty() {
+        numbers.varint().ok_or(Malformed)?;
+    }
+    Ok(())
 }
 
 /// Appends a number as a varint.
@@ -141,7 +183,9 @@ mod tests {
             &[0x0d, 1, 2, 3],
             &[0x09, 1],
             &[0x08],
-            &[0x0b],       // a group
+            &[0x0b],       // a group without end
+            &[0x0b, 0x14], // or with another's
+            &[0x0c],       // an end of none
             &[0x07],       // no wire type
             &[0x00, 0x00], // field 0
             &[0xff; 11],

@@ -1,16 +1,19 @@
 //! A `GenerateRequest` on the wire: what the router reads of it, and what it writes into it.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::limits::{
     MAX_CHAT_MESSAGES, MAX_MEDIA_ITEMS, MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS, MAX_PROMPT_TOKENS,
     MAX_REQUEST_ID_CHARACTERS, MAX_TEXT_CHARACTERS,
 };
 use super::message::ROOM_BYTES;
-use super::protobuf::{Malformed, Value, fields, put_length};
+use super::protobuf::{Field, Malformed, Value, check_varints, fields, put_length};
 use super::status::{Code, Refusal};
 use super::texts::Words;
 use crate::text::Message;
+
+#[cfg(test)]
+mod fuzz;
 
 /// Field numbers of inference.proto.
 const REQUEST_ID: u32 = 1;
@@ -18,6 +21,7 @@ const MODEL: u32 = 2;
 const TEXT: u32 = 3;
 const CHAT: u32 = 4;
 const TOKENS: u32 = 5;
+const SAMPLING: u32 = 6;
 const EXTRA_KEY: u32 = 7;
 const CACHE_SALT: u32 = 8;
 const PRIORITY: u32 = 9;
@@ -30,8 +34,15 @@ const MESSAGES: u32 = 1;
 const ROLE: u32 = 1;
 const CONTENT: u32 = 2;
 
+/// Of `SamplingParams`.
+const STOP: u32 = 6;
+const STOP_TOKEN_IDS: u32 = 7;
+
 /// Of a gRPC message: a flag and a length.
 pub(crate) const PREFIX_BYTES: usize = 5;
+
+/// Of memory that a message of a chat takes besides its words: the smallest are far smaller on the wire.
+const CHAT_MESSAGE_BYTES: usize = 128;
 
 /// What is read of a request.
 #[derive(Debug, Default)]
@@ -79,7 +90,9 @@ impl Request {
                     request.words = Some(Words::Chat(messages));
                     request.messages += count;
                 }
-                (MEDIA, Value::Bytes(_)) => {
+                (SAMPLING, Value::Bytes(bytes)) => check_sampling(bytes)?,
+                (MEDIA, Value::Bytes(bytes)) => {
+                    fields(bytes).try_for_each(|field| field.map(drop))?;
                     is_other = true;
                     request.media += 1;
                 }
@@ -90,10 +103,19 @@ impl Request {
         let is_usual =
             prompts == 1 && !is_other && names.iter().all(|name| name.len() <= MAX_NAME_CHARACTERS);
         request.is_plain = is_usual && (1..=MAX_PROMPT_TOKENS).contains(&request.tokens.len());
+        if !request.is_plain {
+            request.tokens = Vec::new();
+        }
         request.words = request
             .words
             .filter(|words| is_usual && is_within_bounds(words));
         Ok(request)
+    }
+
+    /// Memory of what was read of the prompt, about.
+    pub fn prompt_bytes(&self) -> usize {
+        let words = self.words.as_ref().map_or(0, Words::bytes);
+        size_of::<u32>() * self.tokens.capacity() + words + CHAT_MESSAGE_BYTES * self.messages
     }
 
     /// Refuses more parts than are worth reading.
@@ -109,6 +131,26 @@ impl Request {
 fn text(bytes: &[u8]) -> Result<String, Malformed> {
     let text = std::str::from_utf8(bytes).map_err(|_| Malformed)?;
     Ok(text.to_owned())
+}
+
+/// What its replica could not read is refused here.
+fn check_sampling(sampling: &[u8]) -> Result<(), Malformed> {
+    for field in fields(sampling) {
+        match field? {
+            Field {
+                number: STOP,
+                value: Value::Bytes(stop),
+                ..
+            } => drop(std::str::from_utf8(stop).map_err(|_| Malformed)?),
+            Field {
+                number: STOP_TOKEN_IDS,
+                value: Value::Bytes(ids),
+                ..
+            } => check_varints(ids)?,
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// As many messages as there may be, and how many there are.
@@ -159,6 +201,7 @@ fn signed(zigzag: u64) -> i32 {
 
 /// Ids come packed, or one by one from who does not know how.
 fn read_ids(prompt: &[u8], ids: &mut Vec<u32>) -> Result<(), Malformed> {
+    ids.reserve(prompt.len() / size_of::<u32>()); // no more than that, however they came
     for field in fields(prompt) {
         match field? {
             field if field.number != IDS => {}
@@ -170,7 +213,7 @@ fn read_ids(prompt: &[u8], ids: &mut Vec<u32>) -> Result<(), Malformed> {
                     ids.extend(words.iter().map(|word| u32::from_le_bytes(*word)));
                 }
                 Value::Fixed32(id) => ids.push(id),
-                Value::Varint(_) | Value::Fixed64 => {}
+                Value::Varint(_) | Value::Fixed64 | Value::Group => {}
             },
         }
     }
@@ -183,17 +226,18 @@ fn read_ids(prompt: &[u8], ids: &mut Vec<u32>) -> Result<(), Malformed> {
 /// # Errors
 /// It is then too large for anybody.
 pub(crate) fn as_it_came(
-    mut framed: BytesMut,
+    mut framed: Vec<u8>,
     request: &Request,
     model: &str,
     made_id: &str,
 ) -> Result<Bytes, Refusal> {
     let mut names = Vec::new();
     put_names(request, model, made_id, &mut names);
+    framed.reserve_exact(names.len()); // mostly there is room for them
     framed.extend_from_slice(&names);
     check_size(framed.len() - PREFIX_BYTES)?;
     put_prefix(&mut framed);
-    Ok(framed.freeze())
+    Ok(Bytes::from(framed))
 }
 
 /// The same with token ids for its prompt.
@@ -219,7 +263,12 @@ pub(crate) fn with_tokens(
     put_length(IDS, 4 * tokens.len(), &mut packed);
     put_length(TOKENS, packed.len() + 4 * tokens.len(), &mut out);
     out.extend_from_slice(&packed);
-    out.extend(tokens.iter().flat_map(|id| id.to_le_bytes()));
+    let begin = out.len();
+    out.resize(begin + 4 * tokens.len(), 0);
+    let (words, _) = out[begin..].as_chunks_mut();
+    for (word, id) in words.iter_mut().zip(tokens) {
+        *word = id.to_le_bytes();
+    }
     check_size(out.len() - PREFIX_BYTES)?;
     put_prefix(&mut out);
     Ok(Bytes::from(out))
@@ -271,8 +320,8 @@ mod tests {
         out
     }
 
-    fn framed(message: &[u8]) -> BytesMut {
-        BytesMut::from([&[9; PREFIX_BYTES], message].concat().as_slice())
+    fn framed(message: &[u8]) -> Vec<u8> {
+        [&[9; PREFIX_BYTES], message].concat()
     }
 
     fn ids(ids: &[u32]) -> Vec<u8> {
@@ -439,7 +488,7 @@ mod tests {
 
         let large = [
             field(TEXT, b"x"),
-            field(6, &vec![0; MAX_MESSAGE_BYTES - 100]),
+            field(15, &vec![0; MAX_MESSAGE_BYTES - 100]),
         ]
         .concat();
         let request = Request::read(&large).unwrap();

@@ -22,9 +22,10 @@ use super::limits::{
     ANSWER_WINDOW_BYTES, ANSWERS_WINDOW_BYTES, KEEPALIVE, KEEPALIVE_TIMEOUT, MAX_HEADER_LIST_BYTES,
     RESET_KEPT, RESETS_KEPT,
 };
-use super::line::Line;
+use super::line::{Gathered, Line};
 use super::link::{Link, Open};
 use super::replicas::{Life, Replica};
+use super::turns::Turns;
 use crate::pick::Random;
 
 /// Where the plane's life is.
@@ -45,6 +46,7 @@ pub(crate) struct Shard {
     links: RefCell<HashMap<u64, Rc<Link>>>,
     behind: Link,
     random: RefCell<Random>,
+    pub turns: Rc<Turns>,
 }
 
 impl Shard {
@@ -55,6 +57,7 @@ impl Shard {
             links: RefCell::default(),
             behind: Link::default(),
             random: RefCell::new(Random::new(seed)),
+            turns: Rc::new(Turns::new()),
         }
     }
 
@@ -96,11 +99,16 @@ impl Shard {
             end_if_silent(&socket).map_err(|error| format!("cannot watch: {error}"))?;
             let replica = Some((replica.clone(), life));
             match self.plane.tls.replicas() {
-                None => open(socket, replica).await,
-                Some(tls) => open(tls.connect(address, socket).await?, replica).await,
+                None => open(self.line(socket), replica).await,
+                Some(tls) => open(self.line(tls.connect(address, socket).await?), replica).await,
             }
         })
         .await
+    }
+
+    /// A socket of this shard.
+    pub fn line<T>(&self, socket: T) -> (Line<T>, Gathered<T>) {
+        Line::new(socket, self.turns.clone())
     }
 
     /// The connection to the control plane takes no more calls.
@@ -114,7 +122,7 @@ impl Shard {
             .sender(async || {
                 let socket = UnixStream::connect(&self.plane.settings.behind).await;
                 let socket = socket.map_err(|error| format!("the router is not ready: {error}"))?;
-                open(socket, None).await
+                open(self.line(socket), None).await
             })
             .await
     }
@@ -133,9 +141,12 @@ fn end_if_silent(socket: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Speaks HTTP/2 on a socket, in a task of its own. A connection to a replica stands until the replica's calls are
+/// Speaks HTTP/2 on a line, in a task of its own. A connection to a replica stands until the replica's calls are
 /// ended, even if they are those without an answer only: what has fallen silent is dialled anew.
-async fn open<T>(socket: T, replica: Option<(Arc<Replica>, Life)>) -> Result<Open, String>
+async fn open<T>(
+    (line, gathered): (Line<T>, Gathered<T>),
+    replica: Option<(Arc<Replica>, Life)>,
+) -> Result<Open, String>
 where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -151,7 +162,6 @@ where
         .max_local_error_reset_streams(None)
         // Tokens are small, and what one stream may leave unread is bounded by its window.
         .data_frame_budget(usize::MAX);
-    let (line, gathered) = Line::new(socket);
     let shaken = builder.handshake::<_, Bytes>(line).await;
     let (sender, connection) = shaken.map_err(|error| error.to_string())?;
     let stands = Rc::new(Cell::new(true));

@@ -81,6 +81,9 @@ impl Code {
     }
 }
 
+/// When a client that is refused for want of room may ask again.
+const RETRY_AFTER_S: u16 = 1;
+
 /// Why a call is not, or not wholly, answered; a client sees it word for word.
 #[derive(Clone, Debug)]
 pub struct Refusal {
@@ -99,6 +102,16 @@ impl Refusal {
             code,
             message: message.into(),
             trailers: None,
+        }
+    }
+
+    /// There is no room for it now.
+    pub(crate) fn busy(message: String) -> Self {
+        let mut trailers = HeaderMap::new();
+        trailers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+        Self {
+            trailers: Some(Box::new(trailers)),
+            ..Self::new(Code::ResourceExhausted, message)
         }
     }
 

@@ -4,8 +4,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::answers::TreeError;
 use super::buffer::Items;
+use super::tree_answers::TreeError;
 use crate::chain::HashKey;
 use crate::tree::{Claim, EvictPolicy};
 

@@ -3,9 +3,9 @@
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use super::answers::TreeError;
 use super::arguments::{Natural, parse_key};
 use super::buffer::Items;
+use super::tree_answers::TreeError;
 use crate::chain::{self, HashKey};
 
 #[pyfunction]

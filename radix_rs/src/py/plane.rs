@@ -57,7 +57,8 @@ impl Plane {
     #[expect(clippy::too_many_arguments, reason = "arguments as Python passes them")]
     #[new]
     #[pyo3(signature = (router, *, host, port, shards, max_inflight, queue_size, queue_timeout_s,
-        max_open_calls, retries, retry_budget, write_stall_s, behind, first_token_buckets_s, inter_token_buckets_s, now_s, seed))]
+        max_open_calls, max_connections, max_held_bytes, retries, retry_budget, write_stall_s, behind,
+        first_token_buckets_s, inter_token_buckets_s, now_s, seed))]
     fn new(
         router: &Router,
         host: String,
@@ -67,6 +68,8 @@ impl Plane {
         queue_size: usize,
         queue_timeout_s: f64,
         max_open_calls: usize,
+        max_connections: usize,
+        max_held_bytes: usize,
         retries: usize,
         retry_budget: f64,
         write_stall_s: f64,
@@ -82,6 +85,8 @@ impl Plane {
             shards,
             bounds: bounds(max_inflight, queue_size, queue_timeout_s)?,
             max_open_calls,
+            max_connections,
+            max_held_bytes,
             retries,
             retry_budget,
             write_stall: duration("write_stall_s", write_stall_s)?,
@@ -228,6 +233,11 @@ impl Plane {
     #[getter]
     fn inflight(&self) -> usize {
         self.0.inflight()
+    }
+
+    #[getter]
+    fn held_bytes(&self) -> usize {
+        self.0.held_bytes()
     }
 
     #[getter]

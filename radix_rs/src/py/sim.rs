@@ -7,10 +7,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use super::arguments::at_least;
-use super::router::rules;
+use super::rules::Rules;
 use crate::chain::HashKey;
 use crate::delta::PrefillOrder;
-use crate::pick::{BreakerLimits, Settings};
+use crate::pick::Settings;
 use crate::sim::{self, Delivery, Dispatcher, Engine, Outcome, Replica, Routers};
 
 #[pyclass(module = "radix_rs")]
@@ -188,19 +188,12 @@ impl SimulatedReplicas {
 #[expect(clippy::too_many_arguments, reason = "arguments as Python passes them")]
 #[pyfunction]
 #[pyo3(signature = (
-    trace, replicas, *, policy="cost", k=1.75, decode_weight=1.0, cache_threshold=0.3, balance_abs_threshold=64,
-    balance_rel_threshold=1.5, load_factor=1.25, seed=0, routers=1, lag_s=0.0, loss=0.0, progress=None,
+    trace, replicas, *, rules=Rules::default(), seed=0, routers=1, lag_s=0.0, loss=0.0, progress=None,
 ))]
 fn simulate(
     trace: &Bound<'_, Trace>,
     replicas: SimulatedReplicas,
-    policy: &str,
-    k: f64,
-    decode_weight: f64,
-    cache_threshold: f64,
-    balance_abs_threshold: u64,
-    balance_rel_threshold: f64,
-    load_factor: f64,
+    rules: Rules,
     seed: u64,
     routers: usize,
     lag_s: f64,
@@ -215,17 +208,7 @@ fn simulate(
     }
     let settings = Settings {
         hash_key: HashKey::new([0; 16]),
-        rules: rules(
-            policy,
-            (k, decode_weight),
-            (
-                cache_threshold,
-                balance_abs_threshold,
-                balance_rel_threshold,
-            ),
-            load_factor,
-            BreakerLimits::default(),
-        )?,
+        rules: rules.0,
         seed,
     };
     let delivery = Delivery {

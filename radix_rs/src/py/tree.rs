@@ -3,23 +3,18 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::answers::{
-    Admission, Checkpoint, Deltas, Insert, Match, TreeError, TreeStats, slot_bytes,
-};
 use super::arguments::{Natural, Priority, claim, parse_key, parse_policy, room_for};
 use super::buffer::Items;
+use super::tree_answers::{
+    Admission, Checkpoint, Deltas, Insert, Match, TreeError, TreeStats, range_bytes,
+};
 use crate::delta::{Event, encode_events};
 use crate::tree::{self, Namespace};
-
-/// Slots of which memory is kept from one eviction to the next: 1 MiB.
-const KEPT_SLOTS: usize = 1 << 18;
 
 /// A replica's radix tree. The manual is `_native.pyi`.
 #[pyclass(module = "radix_rs")]
 struct Tree {
     tree: tree::Tree,
-    /// The slots of the last eviction, for their memory.
-    freed: Vec<i32>,
 }
 
 #[pymethods]
@@ -43,7 +38,6 @@ impl Tree {
         let tree = tree::Tree::new(page_size.length(), block_size.length(), key, model, policy)?;
         Ok(Self {
             tree: if disabled { tree.disabled() } else { tree },
-            freed: Vec::new(),
         })
     }
 
@@ -278,7 +272,7 @@ impl Tree {
             prefix_length: done.prefix_length,
             node: done.node,
             receipt: done.receipt,
-            freed: slot_bytes(py, &done.freed).unbind(),
+            freed: range_bytes(py, &done.freed).unbind(),
         })
     }
 
@@ -312,19 +306,15 @@ impl Tree {
         let freed = tokens.read_with(&slots, py, |tokens, slots| {
             tree.finish(tokens, slots, prompt_length, receipt, claim, namespace)
         })?;
-        Ok(slot_bytes(py, &freed))
+        Ok(range_bytes(py, &freed))
     }
 
     fn evict<'py>(&mut self, py: Python<'py>, num_tokens: Natural) -> Bound<'py, PyBytes> {
-        self.tree.evict_to(num_tokens.length(), &mut self.freed);
-        let freed = slot_bytes(py, &self.freed);
-        self.freed.clear();
-        self.freed.shrink_to(KEPT_SLOTS);
-        freed
+        range_bytes(py, &self.tree.evict(num_tokens.length()))
     }
 
     fn reset<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(slot_bytes(py, &self.tree.reset()?))
+        Ok(range_bytes(py, &self.tree.reset()?))
     }
 
     fn drain_deltas(&mut self, py: Python<'_>) -> Option<Deltas> {

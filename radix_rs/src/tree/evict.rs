@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::node::Node;
 use super::nodes::Nodes;
+use super::ranges::SlotRanges;
 use super::{Tree, TreeError};
 
 /// Which unlocked leaf goes first: the one with the smallest key. Ticks are logical, never wall clock.
@@ -174,40 +175,35 @@ impl Tree {
     /// Evict unlocked leaves in the order of the policy until `num_tokens` are freed or none is left.
     ///
     /// A leaf goes as a whole, so the last one may free more than asked. Once its last child is gone, a
-    /// parent competes at the place its own key gives it. Returns the slots.
-    pub fn evict(&mut self, num_tokens: usize) -> Vec<i32> {
-        let mut freed = Vec::with_capacity(num_tokens.min(self.evictable_tokens));
-        self.evict_to(num_tokens, &mut freed);
-        freed
-    }
-
-    /// [`Tree::evict`] into a buffer, which is emptied before: memory that is used again is in the cache.
-    pub fn evict_to(&mut self, num_tokens: usize, freed: &mut Vec<i32>) {
-        freed.clear();
-        while freed.len() < num_tokens {
+    /// parent competes at the place its own key gives it. Returns the slots, victim after victim.
+    pub fn evict(&mut self, num_tokens: usize) -> SlotRanges {
+        let mut freed = SlotRanges::default();
+        let before = self.evictable_tokens;
+        let enough = before.saturating_sub(num_tokens);
+        while self.evictable_tokens > enough {
             let Some(leaf) = self.evictable.pop() else {
                 break;
             };
-            self.remove_leaf(leaf, freed);
+            self.remove_leaf(leaf, &mut freed);
         }
-        self.evicted_total += freed.len() as u64;
+        self.evicted_total += (before - self.evictable_tokens) as u64;
+        freed
     }
 
     /// Drop everything. Handles from before are stale. Returns all slots.
     ///
     /// # Errors
     /// [`TreeError::Locked`] while a receipt is live.
-    pub fn reset(&mut self) -> Result<Vec<i32>, TreeError> {
+    pub fn reset(&mut self) -> Result<SlotRanges, TreeError> {
         if self.receipts.len() > 0 {
             return Err(TreeError::Locked {
                 locks: self.receipts.len(),
             });
         }
-        let slots = self
-            .nodes
-            .iter()
-            .flat_map(|(_, node)| node.slots())
-            .collect();
+        let mut slots = SlotRanges::default();
+        for (_, node) in self.nodes.iter() {
+            node.give_back_slots(&mut slots);
+        }
         self.nodes.clear();
         self.namespaces.clear();
         self.evictable.clear();
@@ -217,10 +213,10 @@ impl Tree {
         Ok(slots)
     }
 
-    fn remove_leaf(&mut self, leaf: u32, freed: &mut Vec<i32>) {
+    fn remove_leaf(&mut self, leaf: u32, freed: &mut SlotRanges) {
         let before = self.last_hash(self.nodes[leaf].parent);
         let node = self.nodes.remove(leaf);
-        node.append_slots(freed);
+        node.give_back_slots(freed);
         self.blocks.remove(before, node.hashes(self.block_size));
         self.evictable_tokens -= node.len();
 

@@ -2,6 +2,7 @@
 
 use super::edge::Edge;
 use super::length::to_u32;
+use super::matching::Place;
 use super::namespace::Namespace;
 use super::node::Node;
 use super::{Tree, TreeError};
@@ -54,7 +55,8 @@ impl Tree {
         claim: Claim,
         namespace: Namespace<'_>,
     ) -> Result<Insert, TreeError> {
-        let done = self.insert_key(tokens, slots, claim, namespace)?;
+        let place = self.locate(self.whole_pages(tokens)?, namespace);
+        let done = self.insert_at(place.as_ref(), tokens, slots, claim, namespace)?;
         Ok(Insert {
             prefix_length: done.held,
             node: self.nodes.handle(done.end),
@@ -62,8 +64,10 @@ impl Tree {
         })
     }
 
-    pub(super) fn insert_key(
+    /// [`Tree::insert`], once it is known where a walk for the key ends.
+    pub(super) fn insert_at(
         &mut self,
+        place: Option<&Place>,
         tokens: &[u32],
         slots: &[i32],
         claim: Claim,
@@ -76,8 +80,7 @@ impl Tree {
             });
         }
         let tokens = self.whole_pages(tokens)?;
-        let place = self.locate(tokens, namespace);
-        let held = place.as_ref().map_or(0, |place| place.matched);
+        let held = place.map_or(0, |place| place.matched);
         let owned_from = claim.owned_from;
         if owned_from.min(tokens.len()) > held {
             return Err(TreeError::NotHeld { owned_from, held });
@@ -90,12 +93,12 @@ impl Tree {
             node.priority = node.priority.max(claim.priority);
             node.history = node.history.max(to_u32(tokens.len()));
         };
-        let (mut end, mut depth) = match &place {
+        let (mut end, mut depth) = match place {
             Some(place) => (self.settle(place), place.depth),
             None => (self.root, 0),
         };
         if held < tokens.len() {
-            let parent = match &place {
+            let parent = match place {
                 Some(_) => end,
                 None => self.root_or_new(namespace),
             };

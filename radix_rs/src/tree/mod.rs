@@ -40,6 +40,7 @@ mod matching;
 mod namespace;
 mod node;
 mod nodes;
+mod ranges;
 mod request;
 mod slots;
 mod snapshot;
@@ -53,6 +54,7 @@ pub use evict::EvictPolicy;
 pub use insert::{Claim, Insert};
 pub use matching::Match;
 pub use namespace::Namespace;
+pub use ranges::SlotRanges;
 pub use request::{Admission, Checkpoint};
 pub use slots::Slots;
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::edge::Edge;
 use super::length::to_u32;
+use super::ranges::SlotRanges;
 use super::slots::Slots;
 
 /// The index of no node: the parent of a root, the end of a list of siblings.
@@ -119,9 +120,9 @@ impl Node {
             .map(move |(at, row)| (before_edge + at, row))
     }
 
-    pub fn append_slots(&self, out: &mut Vec<i32>) {
+    pub fn give_back_slots(&self, freed: &mut SlotRanges) {
         for (_, row) in self.edge.slots(self.range()) {
-            row.append_to(out);
+            freed.push_slots(&row);
         }
     }
 

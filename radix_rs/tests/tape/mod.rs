@@ -326,14 +326,15 @@ impl Tape {
             (done.length, done.prefix_length),
             (stored.length, stored.prefix_length)
         );
-        assert_eq!(done.freed, stored.freed);
+        let freed = done.freed.to_vec();
+        assert_eq!(freed, stored.freed);
         assert_eq!(
             self.path_slots(done.node),
             self.naive.slots(&key, 0),
             "what the caller is to use from now on"
         );
         self.see(&key, done.node);
-        self.free.extend(done.freed);
+        self.free.extend(freed);
         self.used_receipt = std::mem::replace(&mut request.receipt, done.receipt);
         request.locked = key;
         request.owned_from = done.length;
@@ -372,6 +373,7 @@ impl Tape {
             .checkpoint(&key, &prompt, &mut request.slots, claim);
         self.naive.unlock(&request.locked);
         let expected = [&stored.freed, &request.slots[stored.length..]].concat();
+        let freed = freed.to_vec();
         assert_eq!(freed, expected);
         self.free.extend(freed);
         self.used_receipt = request.receipt;
@@ -407,7 +409,7 @@ impl Tape {
 
     fn evict(&mut self, num_tokens: usize) {
         let evictable = self.tree.stats().evictable;
-        let freed = self.tree.evict(num_tokens);
+        let freed = self.tree.evict(num_tokens).to_vec();
         assert_eq!(freed, self.naive.evict(num_tokens, &mut self.stale));
         assert!(freed.len() >= num_tokens.min(evictable));
         self.free.extend(freed);
@@ -419,7 +421,7 @@ impl Tape {
             assert_eq!(self.tree.reset(), Err(TreeError::Locked { locks }));
             return;
         }
-        let mut slots = self.tree.reset().unwrap();
+        let mut slots = self.tree.reset().unwrap().to_vec();
         self.free.extend(&slots);
         let mut expected = self.naive.reset(&mut self.stale);
         slots.sort_unstable();

@@ -1,7 +1,6 @@
 """One line a request as it ends; in a terminal, answers grow below while they stream."""
 
 import time
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group
@@ -44,12 +43,7 @@ class Screen:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def streaming(self, turn: Turn, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from proto.errors import InvalidRequest
@@ -10,7 +11,7 @@ from router.cli.flag_types import at_least, part, seconds, whole
 from router.cli.sim import plot, report, tenants, trace_file
 from router.cli.sim.fleet import ORDERS, Fleet, simulate
 from router.cli.sim.workload import Workload
-from router.settings import POLICIES
+from router.settings import POLICIES, USUAL
 
 EXAMPLES = """examples:
   prefixlb sim                                         made prompts of 60 tenants
@@ -87,13 +88,18 @@ def _add_fleet_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_policy_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("policies, as of `prefixlb router`").add_argument
-    add("--uncached-weight", type=at_least(0), default=1.75, metavar="F", help="k of cost")
-    add("--decode-weight", type=at_least(0), default=1.0, metavar="F", help="of cost")
-    add("--cache-threshold", type=at_least(0), default=0.3, metavar="F", help="of cache_aware")
-    add("--balance-abs-threshold", type=whole(0), default=64, metavar="N", help="of cache_aware")
-    add("--balance-rel-threshold", type=at_least(1), default=1.5, metavar="F", help="likewise")
-    add("--load-factor", type=at_least(1), default=1.25, metavar="F", help="of consistent_hash")
+    group = parser.add_argument_group("policies, as of `prefixlb router`")
+
+    def add(flag: str, of: Callable[[str], float], what: str) -> None:
+        usual = getattr(USUAL, flag.replace("-", "_"))
+        group.add_argument(f"--{flag}", type=of, default=usual, metavar="N", help=what)
+
+    add("uncached-weight", at_least(0), "k of cost")
+    add("decode-weight", at_least(0), "of cost")
+    add("cache-threshold", at_least(0), "of cache_aware")
+    add("balance-abs-threshold", whole(0), "of cache_aware")
+    add("balance-rel-threshold", at_least(1), "likewise")
+    add("load-factor", at_least(1), "of consistent_hash")
 
 
 def policies(text: str) -> tuple[str, ...]:

@@ -2,26 +2,20 @@
 
 import argparse
 import statistics
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from radix_rs import Simulated, SimulatedReplicas
+from radix_rs import Rules, Simulated, SimulatedReplicas
 from radix_rs import simulate as play
 from router.cli.sim.progress import progress
 from router.cli.sim.workload import Workload
 
 ORDERS = ("shortest", "fcfs")
-
-
-@dataclass(frozen=True)
-class Weights:
-    """As of `radix_rs.Router`."""
-
-    k: float = 1.75
-    decode_weight: float = 1.0
-    cache_threshold: float = 0.3
-    balance_abs_threshold: int = 64
-    balance_rel_threshold: float = 1.5
-    load_factor: float = 1.25
+WEIGHTS = (
+    *("uncached_weight", "decode_weight", "load_factor"),
+    *("cache_threshold", "balance_abs_threshold", "balance_rel_threshold"),
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +31,8 @@ class Fleet:
     lag_s: float = 0.005
     loss: float = 0.0
     seed: int = 7
-    weights: Weights = Weights()
+    weights: Mapping[str, Any] = field(default_factory=dict)
+    """Of `radix_rs.Rules`, where they are not the usual."""
 
     @classmethod
     def from_flags(cls, args: argparse.Namespace) -> "Fleet":
@@ -51,14 +46,7 @@ class Fleet:
             lag_s=args.lag_ms / 1000,
             loss=args.loss,
             seed=args.seed,
-            weights=Weights(
-                k=args.uncached_weight,
-                decode_weight=args.decode_weight,
-                cache_threshold=args.cache_threshold,
-                balance_abs_threshold=args.balance_abs_threshold,
-                balance_rel_threshold=args.balance_rel_threshold,
-                load_factor=args.load_factor,
-            ),
+            weights={name: getattr(args, name) for name in WEIGHTS},
         )
 
     def model(self) -> SimulatedReplicas:
@@ -109,8 +97,7 @@ def simulate(policy: str, workload: Workload, fleet: Fleet) -> Result:
         simulated = play(
             trace,
             fleet.model(),
-            policy=policy,
-            **asdict(fleet.weights),
+            rules=Rules(policy=policy, **fleet.weights),
             seed=fleet.seed,
             routers=fleet.routers,
             lag_s=fleet.lag_s,

@@ -7,6 +7,7 @@ use pyo3::types::PyBytes;
 use zerocopy::IntoBytes;
 
 use crate::error;
+use crate::tree::SlotRanges;
 
 create_exception!(radix_rs, TreeError, PyException);
 
@@ -70,7 +71,7 @@ pub(super) struct TreeStats {
     pub evicted_total: u64,
 }
 
-/// As i32 in native byte order.
-pub(super) fn slot_bytes<'py>(py: Python<'py>, slots: &[i32]) -> Bound<'py, PyBytes> {
-    PyBytes::new(py, slots.as_bytes())
+/// As pairs of i32 in native byte order.
+pub(super) fn range_bytes<'py>(py: Python<'py>, slots: &SlotRanges) -> Bound<'py, PyBytes> {
+    PyBytes::new(py, slots.words().as_bytes())
 }

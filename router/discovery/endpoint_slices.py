@@ -1,0 +1,166 @@
+"""The endpoints of one Kubernetes Service that serve, by its EndpointSlices."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Collection, Iterator
+
+import httpx2
+from lightkube import ApiError, AsyncClient
+from lightkube.models.discovery_v1 import Endpoint
+from lightkube.resources.discovery_v1 import EndpointSlice
+
+from router.backoff import pauses
+
+log = logging.getLogger(__name__)
+
+RESYNC_S = 60.0
+"""After so long all is read anew: what no event has told shows then at last."""
+
+RETRY_S = 5.0
+"""Between two attempts at most, however long the apiserver is away."""
+
+SERVICE_LABEL = "kubernetes.io/service-name"
+
+FAMILIES = ("IPv4", "IPv6")
+"""Kinds of addresses, the preferred first: a pod of a dual-stack Service is in slices of both."""
+
+GONE = 410
+FORBIDDEN = 403
+
+
+class EndpointSlices:
+    """Lists and watches, as Kubernetes' own clients do.
+
+    While the apiserver is away what was last read stands.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        *,
+        service: str,
+        namespace: str,
+        port_name: str,
+        rng: random.Random,
+    ) -> None:
+        """`port_name`: the port of the Service on which replicas serve gRPC."""
+        self._client = client
+        self._namespace = namespace
+        self._service = service
+        self._port_name = port_name
+        self._rng = rng
+        self._slices: dict[str, EndpointSlice] = {}
+        self.addresses: list[str] | None = None
+        """host:port of the endpoints that serve, sorted; None until they were read."""
+        self.changed = asyncio.Event()
+        self.up: bool | None = None
+        """Whether the apiserver answers; None until it was asked."""
+
+    async def follow(self) -> None:
+        """Keep `addresses` true until cancelled."""
+        retry = pauses(self._rng, most_s=RETRY_S)
+        while True:
+            try:
+                since = await self._list()
+                retry = await self._watch_a_while(since, retry)
+            except (httpx2.HTTPError, OSError) as error:
+                self._failed(error)
+                await asyncio.sleep(next(retry))
+
+    async def _watch_a_while(self, since: str, retry: Iterator[float]) -> Iterator[float]:
+        """Until all is to be read anew. Returns the pauses from then on.
+
+        Connections end now and then, and versions are forgotten: neither says that the apiserver is
+        away, which shows when all is read.
+        """
+        try:
+            async with asyncio.timeout(RESYNC_S):
+                await self._watch(since)
+        except TimeoutError:
+            retry = pauses(self._rng, most_s=RETRY_S)
+        except (httpx2.TransportError, ApiError) as error:
+            if isinstance(error, ApiError) and error.status.code != GONE:
+                raise
+            await asyncio.sleep(next(retry))
+        return retry
+
+    async def _list(self) -> str:
+        """Returns the version from which on changes are to be watched."""
+        listed = self._client.list(
+            EndpointSlice, namespace=self._namespace, labels={SERVICE_LABEL: self._service}
+        )
+        slices = {_name(each): each async for each in listed}
+        if not self.up:
+            log.info("kubernetes answers")
+        self.up = True
+        self._slices = slices
+        self._tell()
+        return str(listed.resourceVersion)
+
+    async def _watch(self, since: str) -> None:
+        changes = self._client.watch(
+            EndpointSlice,
+            namespace=self._namespace,
+            labels={SERVICE_LABEL: self._service},
+            resource_version=since,
+        )
+        async for what, each in changes:
+            if what == "DELETED":
+                self._slices.pop(_name(each), None)
+            else:
+                self._slices[_name(each)] = each
+            self._tell()
+
+    def _tell(self) -> None:
+        addresses = serving_addresses(self._slices.values(), self._port_name)
+        if addresses != self.addresses:
+            self.addresses = addresses
+            self.changed.set()
+
+    def _failed(self, error: Exception) -> None:
+        if self.up is not False:
+            why = f"{type(error).__name__}: {error}"
+            if isinstance(error, ApiError) and error.status.code == FORBIDDEN:
+                why += " (the router's service account must get, list and watch endpointslices)"
+            log.warning("kubernetes is away why=%r", why)
+        self.up = False
+
+
+def serving_addresses(slices: Collection[EndpointSlice], port_name: str) -> list[str]:
+    """host:port of every endpoint that serves once, by the preferred family that it has, sorted.
+
+    Without an address, as those of evicted pods are, an endpoint is nobody's.
+    """
+    found: dict[str, str] = {}
+    for family in FAMILIES:
+        for each in slices:
+            if each.addressType != family:
+                continue
+            ports = [port.port for port in each.ports or () if port.name == port_name and port.port]
+            for endpoint in each.endpoints or ():
+                if ports and endpoint.addresses and _serves(endpoint):
+                    host = endpoint.addresses[0]
+                    address = f"[{host}]:{ports[0]}" if family == "IPv6" else f"{host}:{ports[0]}"
+                    found.setdefault(_pod(endpoint) or address, address)
+    return sorted(found.values())
+
+
+def _serves(endpoint: Endpoint) -> bool:
+    """Ready, which is also what unsaid means, or on its way out.
+
+    A pod that terminates is never ready, yet ends its requests: it says itself that it drains.
+    """
+    conditions = endpoint.conditions
+    return conditions is None or conditions.ready is not False or bool(conditions.terminating)
+
+
+def _pod(endpoint: Endpoint) -> str:
+    """Whose endpoint it is, if a pod is named."""
+    pod = endpoint.targetRef
+    return (pod and pod.uid) or ""
+
+
+def _name(each: EndpointSlice) -> str:
+    assert each.metadata and each.metadata.name, "the apiserver names all it has"
+    return each.metadata.name
