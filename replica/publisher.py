@@ -15,7 +15,7 @@ from replica.metrics import Metrics
 log = logging.getLogger(__name__)
 
 PERIOD_S = 0.010
-"""Seconds between sending at least."""
+"""Seconds from one sending's begin to the next one's at least: waiting for Redis counts, too."""
 
 RETRY_S = 0.5
 """Seconds between attempts while batches are not taken."""
@@ -87,6 +87,8 @@ class Publisher:
     def _publish(self) -> None:
         while not self._stopping.is_set():
             self._log.wait(max(self._heartbeat_due_s - self._clock(), 0.0))
-            self._stopping.wait(PERIOD_S if self.step() else RETRY_S)
+            next_s = self._clock() + PERIOD_S
+            taken = self.step()
+            self._stopping.wait(max(next_s - self._clock(), 0.0) if taken else RETRY_S)
         self._heartbeat_due_s = self._clock()
         self.step()

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import grpc
@@ -17,13 +17,17 @@ class ReplicaProcess:
     """`python -m replica` on free ports, its log collected line by line."""
 
     def __init__(
-        self, model: Path, *flags: str, environment: Mapping[str, str] | None = None
+        self,
+        model: Path,
+        *flags: str,
+        environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "replica"),
     ) -> None:
-        """`environment` is set on top of the test's own."""
+        """`environment` is set on top of the test's own; `program`: what Python runs."""
         self.port, self.metrics_port = free_port(), free_port()
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "replica", "--model", str(model), "--threads", "1"),
+                *(sys.executable, *program, "--model", str(model), "--threads", "1"),
                 *("--port", str(self.port), "--metrics-port", str(self.metrics_port)),
                 *("--slots", "2000", *flags),
             ],

@@ -65,6 +65,29 @@ def test_it_serves_until_a_signal_and_lets_what_runs_finish(model_dir: Path) -> 
     assert "Traceback" not in log
 
 
+REPORT_OBJECTS = """
+import atexit, gc, sys
+from replica.__main__ import main
+atexit.register(lambda: print("collectable", len(gc.get_objects()), file=sys.stderr))
+sys.exit(main())
+"""
+
+
+def test_a_full_garbage_collection_leaves_alone_what_was_there_at_the_start(
+    model_dir: Path,
+) -> None:
+    replica = ReplicaProcess(model_dir, program=("-c", REPORT_OBJECTS))
+    try:
+        with replica.channel():
+            replica.process.send_signal(signal.SIGTERM)
+    finally:
+        code = replica.finish()
+    assert code == 0
+    found = re.search(r"collectable (\d+)", "".join(replica.lines))
+    assert found
+    assert int(found[1]) < 50_000  # torch alone has some 200,000
+
+
 def test_a_second_signal_ends_it_at_once(model_dir: Path) -> None:
     replica = ReplicaProcess(model_dir, "--slots", "100000")
     try:

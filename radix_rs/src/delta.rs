@@ -3,18 +3,11 @@
 //! Written out as structs for prost, so that a build needs no protoc; a test compares them with the
 //! descriptors that protoc makes.
 
-use prost::Message;
+mod stored;
 
-/// See `Stored` in delta.proto.
-#[derive(Clone, PartialEq, Message)]
-pub struct Stored {
-    /// Hash of the block before the run, 0 at the start of a prompt.
-    #[prost(fixed64, tag = "1")]
-    pub parent: u64,
-    /// The run, in chain order.
-    #[prost(fixed64, repeated, tag = "2")]
-    pub hashes: Vec<u64>,
-}
+pub use stored::Stored;
+
+use prost::Message;
 
 /// See `Removed` in delta.proto.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]

@@ -10,6 +10,8 @@ import numpy as np
 
 from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent
 from radix_rs import Router, Tree, derive_hash_key
+from tests.bench.delta_path import STAGES, Sending, Way, mean_stages, ways
+from tests.bench.machine import busy_percent, core_seconds
 from tests.bench.row import Row
 from tests.bench.timed_cluster import converse, timed_cluster
 from tests.conftest import smollm2_file
@@ -20,59 +22,72 @@ LOAD_S = 15.0
 
 def propagation(rounds: int) -> list[Row]:
     """From a tree's change to the mirror that has it, and what the wire carries for it."""
-    delays: list[list[float]] = []
+    return [
+        *_propagation(rounds, "tree change to router", asleep=False),
+        *_propagation(rounds, "the same, models asleep", asleep=True),
+    ]
+
+
+def _propagation(rounds: int, what: str, *, asleep: bool) -> list[Row]:
+    found: list[list[Way]] = []
     bare: list[list[float]] = []
     sizes: list[dict[str, float]] = []
+    busy: list[float] = []
     for seed in range(rounds):
-        with timed_cluster(model=None, replicas=3, with_router=True, slots=4096) as running:
+        with timed_cluster(
+            model=None, replicas=3, with_router=True, slots=4096, asleep=asleep
+        ) as running:
             address = running.routers[0].address
+            before = core_seconds()
             asyncio.run(converse(address, vocabulary=VOCAB_SIZE, seed=seed, seconds=LOAD_S))
+            busy.append(busy_percent(before, core_seconds()))
             measured = running.end()
-        delays.append(
+        found.append(
             [
-                delay
+                way
                 for child, replica in zip(running.replicas, measured.replicas, strict=True)
-                for delay in visible_ms(replica["changes"], measured.batches[child.name])
+                for way in ways(
+                    replica["changes"],
+                    (Sending(*each) for each in replica["sendings"]),
+                    measured.batches[child.name],
+                )
             ]
         )
         bare.append(measured.bare_ms)
-        batches = [batch for each in measured.batches.values() for _, batch in each]
-        sizes.append(wire_bytes(batches))
+        sizes.append(wire_bytes([each.batch for all in measured.batches.values() for each in all]))
+    totals = [[way.total_ms for way in each] for each in found]
     return [
-        Row("tree change to router, p50 ms", [_percentile(each, 50) for each in delays], 15),
+        Row(f"{what}, p50 ms", [_percentile(each, 50) for each in totals], 15),
         Row("  of it machine and Redis alone", [_percentile(each, 50) for each in bare], None),
-        Row("tree change to router, p99 ms", [_percentile(each, 99) for each in delays], 50),
+        *_stages("of the middle fifth", found, 40, 60),
+        Row(f"{what}, p99 ms", [_percentile(each, 99) for each in totals], 50),
         Row("  of it machine and Redis alone", [_percentile(each, 99) for each in bare], None),
+        *_stages("of the slowest 2 %", found, 98, 100),
+        Row("  changes measured", [float(len(each)) for each in found], None),
+        Row("  use of the cores, %", busy, None),
         *(
-            Row(f"short turns: bytes of {what}", [each[kind] for each in sizes], None)
-            for what, kind in (
+            Row(f"short turns: bytes of {which}", [each[kind] for each in sizes], None)
+            for which, kind in (
                 ("stored, a token stored", "stored"),
                 ("removed, a token removed", "removed"),
                 ("announced, a token stored", "expected"),
                 ("everything, a token stored", "all"),
             )
+            if not asleep
         ),
+    ]
+
+
+def _stages(of_which: str, found: list[list[Way]], first: int, last: int) -> list[Row]:
+    by_round = [mean_stages(each, first, last) for each in found]
+    return [
+        Row(f"  {of_which}: {stage}", list(values), None)
+        for stage, values in zip(STAGES, zip(*by_round, strict=True), strict=True)
     ]
 
 
 def _percentile(values: list[float], percent: int) -> float:
     return statistics.quantiles(values, n=100)[percent - 1]
-
-
-def visible_ms(changes: list[tuple[int, int]], batches: list[tuple[int, bytes]]) -> list[float]:
-    """How long after each change (digest, ns) of a tree the router had a batch that tells of it."""
-    digests = [digest for digest, _ in changes]
-    delays_ms: list[float] = []
-    at: int | None = None
-    for seen_ns, data in batches:
-        digest = DeltaBatch.FromString(data).digest
-        if at is None:
-            at = digests.index(digest) if digest in digests else None
-        elif digest != digests[at]:
-            until = digests.index(digest, at + 1)
-            delays_ms += [(seen_ns - ns) / 1e6 for _, ns in changes[at + 1 : until + 1]]
-            at = until
-    return delays_ms
 
 
 def wire_bytes(batches: list[bytes]) -> dict[str, float]:

@@ -1,8 +1,9 @@
 """The router's index against those of other routers, where they can be built, and the delta stream.
 
-python -m tests.bench.deltas [--trace FILE] [--rounds N] [--replicas N ...] [--only PART] [--json]:
-the trace is one of Mooncake's, a JSON object a line with `hash_ids`; without one, conversations are
-made. Every match is checked against the simulated caches, every batch against its count and digest.
+python -m tests.bench.deltas [--trace FILE] [--rounds N] [--replicas N ...] [--only PART ...]
+[--json]: the trace is one of Mooncake's, a JSON object a line with `hash_ids`; without one,
+conversations are made. Every match is checked against the simulated caches, every batch against its
+count and digest.
 """
 
 import argparse
@@ -111,12 +112,16 @@ def figures(replicas: int, runs: list[dict[str, float]]) -> list[Figure]:
     ]
 
 
-def stream_figures(rounds: int) -> list[Figure]:
-    parts = (hashing, conversations, snapshots, propagation, publishing)
+STREAM = {
+    part.__name__: part for part in (hashing, conversations, snapshots, propagation, publishing)
+}
+
+
+def stream_figures(parts: list[str], rounds: int) -> list[Figure]:
     return [
         Figure(name=row.name, ours=row.values, peers={}, goal=row.goal)
         for part in parts
-        for row in part(rounds)
+        for row in STREAM[part](rounds)
     ]
 
 
@@ -147,16 +152,16 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, help="a trace of Mooncake's")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
     parser.add_argument("--replicas", type=int, nargs="+", default=[8, 64, 512])
-    parser.add_argument("--only", choices=["index", "stream"], help="half of it")
+    parts = ["index", *STREAM]
+    parser.add_argument("--only", choices=parts, nargs="+", default=parts, help="parts of it")
     parser.add_argument("--json", action="store_true", help="one object instead of a table")
     arguments: Any = parser.parse_args()
     found: list[Figure] = []
-    if arguments.only != "stream":
+    if "index" in arguments.only:
         binary = build()
         for replicas in arguments.replicas:
             found += figures(replicas, run(binary, replicas, arguments.rounds, arguments.trace))
-    if arguments.only != "index":
-        found += stream_figures(arguments.rounds)
+    found += stream_figures([part for part in STREAM if part in arguments.only], arguments.rounds)
     if arguments.json:
         print(json.dumps({figure.name: figure.as_json() for figure in found}, indent=2))
     else:

@@ -13,7 +13,7 @@ from proto.prefixlb.v1.replica_pb2 import SnapshotRequest, SnapshotResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from radix_rs import Router, derive_hash_key
 from router.mirror import Mirror, MirrorState
-from router.replica_channel import ask_lease, open_channel
+from router.replica_channel import Dialer, ask_lease
 from tests.bench.row import Row
 from tests.bench.timed_cluster import timed_cluster
 from tests.bench.timed_replica import CHAIN_BLOCKS
@@ -41,8 +41,9 @@ def snapshots(rounds: int) -> list[Row]:
 async def _take_snapshots(address: str, rounds: int) -> list[tuple[float, float]]:
     """When each began and was applied."""
     spans = []
-    lease = await ask_lease(address)
-    async with open_channel(address) as channel:
+    dialer = Dialer()
+    lease = await ask_lease(address, dialer)
+    async with dialer.open(address) as channel:
         stub = ReplicaStub(channel)
         for _ in range(rounds):
             router = Router(hash_key=derive_hash_key(b""))

@@ -22,6 +22,7 @@ from router.cli.child import Child
 from router.cli.fleet_view import view_fleet
 from router.cli.readiness import serves
 from router.cli.redis_server import free_ports, redis_command
+from tests.bench.delta_path import Arrival
 from tests.tiny_model import write_tiny_model
 
 WORKERS = 6
@@ -35,8 +36,8 @@ class Measured(NamedTuple):
 
     replicas: list[dict[str, Any]]
     """As in timed_replica.py."""
-    batches: dict[str, list[tuple[int, bytes]]]
-    """Of each replica, as its mirror had them, with the time in ns."""
+    batches: dict[str, list[Arrival]]
+    """Of each replica, as its mirror had them."""
     bare_ms: list[float]
     """From XADD to XREAD, of a process that does nothing else."""
 
@@ -59,7 +60,7 @@ class TimedCluster(NamedTuple):
         return Measured(
             [self._read(child) for child in self.replicas],
             {
-                name: [(at, bytes.fromhex(batch)) for at, batch in each]
+                name: [Arrival(*times, bytes.fromhex(batch)) for *times, batch in each]
                 for name, each in (batches[0] if batches else {}).items()
             },
             self._read(self.bare),
@@ -71,9 +72,15 @@ class TimedCluster(NamedTuple):
 
 @contextmanager
 def timed_cluster(
-    *, model: Path | None, replicas: int, with_router: bool, slots: int, fill_blocks: int = 0
+    *,
+    model: Path | None,
+    replicas: int,
+    with_router: bool,
+    slots: int,
+    fill_blocks: int = 0,
+    asleep: bool = False,
 ) -> Iterator[TimedCluster]:
-    """`model`: None for the tiny one."""
+    """`model`: None for the tiny one; `asleep`: it takes time, but no core, as on a GPU."""
     ports = iter(free_ports(2 * replicas + 3))
     with tempfile.TemporaryDirectory(prefix="prefixlb-bench-") as name:
         directory = Path(name)
@@ -97,7 +104,11 @@ def timed_cluster(
                 ],
                 address=f"127.0.0.1:{port}",
                 log=directory / f"{name}.log",
-                env={"OMP_WAIT_POLICY": "passive", "PREFIXLB_FILL_BLOCKS": str(fill_blocks)},
+                env={
+                    "OMP_WAIT_POLICY": "passive",
+                    "PREFIXLB_FILL_BLOCKS": str(fill_blocks),
+                    "PREFIXLB_ASLEEP": str(int(asleep)),
+                },
             )
 
         server = Child(

@@ -24,6 +24,10 @@ impl Index {
     /// Hashes must not be [`NO_PARENT`].
     pub fn store(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> u64 {
         self.clock = self.clock.wrapping_add(1);
+        if self.append_end(replica, parent, hashes) {
+            self.forget_excess();
+            return hashes.len() as u64;
+        }
         let before = self.tally(replica).count;
         let stored = self.recent[replica as usize].stored;
         let mut parent_at = match parent {
@@ -63,8 +67,18 @@ impl Index {
 
     /// The same for the last [`STEP`] blocks of the range; leaves what remains of it, `count` 0 if that is nothing.
     pub fn remove_step(&mut self, replica: ReplicaId, left: &mut Removed) -> u64 {
-        let before = self.tally(replica).count;
         let recent = self.recent[replica as usize].removed;
+        if let Some(run) = self.runs.get(recent)
+            && let (len, count) = (run.len(), left.count as usize)
+            && run.span.last == left.last
+            && count < len.min(STEP)
+            && self.drop_end(replica, recent, len - count, len)
+        {
+            left.count = 0;
+            self.forget_excess();
+            return count as u64;
+        }
+        let before = self.tally(replica).count;
         let mut next = match left.last {
             NO_PARENT => None,
             last => self.find_end(replica, recent, last),
@@ -241,6 +255,24 @@ impl Index {
         self.settled(run, to - 1, last)
     }
 
+    /// Appends to the run that the replica stored in last, which ends a branch and nobody else holds: the usual
+    /// store, if it is one.
+    fn append_end(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> bool {
+        let id = self.recent[replica as usize].stored;
+        if self.orphans > 0 || self.runs.get(id).is_none() {
+            return false;
+        }
+        let run = &mut self.runs[id];
+        let usual = run.span.last == parent && run.children == 0 && run.is_only_of(replica);
+        if usual {
+            self.blocks.append(&mut run.span, id, hashes);
+            self.known[replica as usize].add(Tally::of(std::iter::once(hashes)));
+            run.touch(self.clock);
+            self.count_bytes(id);
+        }
+        usual
+    }
+
     /// Where a block stands that stood at `offset` before its run was settled, if it was.
     fn settled(&self, run: RunId, offset: usize, hash: u64) -> At {
         let span = &self.runs[run].span;
@@ -253,15 +285,11 @@ impl Index {
 
     /// Drops the end of a run that ends a branch and that nobody else holds, the usual removal, if it is one.
     fn drop_end(&mut self, replica: ReplicaId, run: RunId, from: usize, to: usize) -> bool {
-        let Run {
-            span,
-            holders,
-            children,
-            ..
-        } = &mut self.runs[run];
+        let Run { span, children, .. } = &self.runs[run];
         let is_end = from > 0 && to == span.len && *children == 0;
-        let usual = is_end && holders.partial.is_empty() && holders.whole.is_exactly(replica);
+        let usual = is_end && self.runs[run].is_only_of(replica);
         if usual {
+            let span = &mut self.runs[run].span;
             self.known[replica as usize].subtract(Tally::of(span.pieces(from, to)));
             self.blocks.truncate(span, from);
             self.count_bytes(run);

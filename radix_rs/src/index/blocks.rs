@@ -115,7 +115,9 @@ impl Blocks {
         self.len -= span.len - len;
         let chunks = (span.skew + len).div_ceil(CHUNK);
         let kept = if len == 0 { 0 } else { chunks };
-        for chunk in span.chunks.drain(kept..) {
+        while span.chunks.len() > kept
+            && let Some(chunk) = span.chunks.pop()
+        {
             free(&mut self.generations, &mut self.free, chunk);
         }
         span.len = len;

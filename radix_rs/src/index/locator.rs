@@ -13,7 +13,7 @@
 use super::chunk::CHUNK;
 
 /// Blocks for each bucket above which the table grows; in tests, small tables have many buckets.
-const LONG: usize = if cfg!(test) { 8 } else { 256 };
+const LONG: usize = if cfg!(test) { 8 } else { 512 };
 /// Entries that wait to be put into their buckets together.
 const PENDING: usize = if cfg!(test) { 4 } else { 64 };
 /// Entries that are compared at once.

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::holders::Holders;
 use super::queue::Place;
+use super::replica_set::ReplicaId;
 use super::span::Span;
 
 /// A run's number in the arena. A cut leaves it to the rest, a join to the child.
@@ -44,6 +45,11 @@ impl Run {
 
     pub fn is_alive(&self) -> bool {
         self.span.len > 0
+    }
+
+    /// Whether the replica holds all of it and nobody else any.
+    pub fn is_only_of(&self, replica: ReplicaId) -> bool {
+        self.holders.partial.is_empty() && self.holders.whole.is_exactly(replica)
     }
 
     pub fn last_used(&self) -> Tick {
