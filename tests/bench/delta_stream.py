@@ -24,7 +24,7 @@ def propagation(rounds: int) -> list[Row]:
     """From a tree's change to the mirror that has it, and what the wire carries for it."""
     return [
         *_propagation(rounds, "tree change to router", asleep=False),
-        *_propagation(rounds, "the same, models asleep", asleep=True),
+        *_propagation(rounds, "models asleep", asleep=True),
     ]
 
 
@@ -58,13 +58,13 @@ def _propagation(rounds: int, what: str, *, asleep: bool) -> list[Row]:
     totals = [[way.total_ms for way in each] for each in found]
     return [
         Row(f"{what}, p50 ms", [_percentile(each, 50) for each in totals], 15),
-        Row("  of it machine and Redis alone", [_percentile(each, 50) for each in bare], None),
-        *_stages("of the middle fifth", found, 40, 60),
+        Row(f"{what}, bare p50 ms", [_percentile(each, 50) for each in bare], None),
+        *_stages(f"{what}, middle fifth", found, 40, 60),
         Row(f"{what}, p99 ms", [_percentile(each, 99) for each in totals], 50),
-        Row("  of it machine and Redis alone", [_percentile(each, 99) for each in bare], None),
-        *_stages("of the slowest 2 %", found, 98, 100),
-        Row("  changes measured", [float(len(each)) for each in found], None),
-        Row("  use of the cores, %", busy, None),
+        Row(f"{what}, bare p99 ms", [_percentile(each, 99) for each in bare], None),
+        *_stages(f"{what}, slowest 2 %", found, 98, 100),
+        Row(f"{what}, changes", [float(len(each)) for each in found], None),
+        Row(f"{what}, use of the cores in %", busy, None),
         *(
             Row(f"short turns: bytes of {which}", [each[kind] for each in sizes], None)
             for which, kind in (
