@@ -30,7 +30,7 @@ ACL = (
     "+unlink +expire +zadd +zrevrange +zrem +zremrangebyscore +xadd +xtrim +xread +xrevrange "
     "+multi +exec +select"
 )
-"""What prefixlb needs, as in README."""
+"""What prefixlb needs, as in deploy/README.md."""
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def fleet_report(views: Sequence[ReplicaView]) -> RenderableType:
 
 
 def fleet_table(views: Sequence[ReplicaView]) -> Table:
-    """Rates are shares of the prompt tokens; hit is what was delivered. See README on the three."""
+    """Rates are shares of the prompt tokens; hit is what was delivered. See deploy/README.md."""
     out = console.stdout()
     table = console.table(
         out,
