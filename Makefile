@@ -11,7 +11,7 @@ RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) radix_rs/Cargo.toml $(shell fi
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help dev model gen fmt check test fuzz bench demo up lock clean toolchain
+.PHONY: help dev model gen fmt check test fuzz chaos soak bench demo up lock clean toolchain
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ fuzz: dev ## random tree operations, then broken requests, an hour each (SECONDS
 
 chaos: dev ## break a cluster in every way there is and see that it heals (CHAOS="--quick", "--seed 7")
 	@python -m tests.chaos $(CHAOS)
+
+soak: dev ## an hour of clients good and bad, and whether any process grows (MINUTES=n: so long)
+	@python -m tests.chaos.soak --minutes $(or $(MINUTES),60)
 
 check: $(VENV)/.extension ## linters, types, formats, generated code
 	@echo "==> Python: ruff, mypy"

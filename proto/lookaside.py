@@ -103,7 +103,7 @@ class AsyncLookaside:
         try:
             yield client
         finally:
-            if (surplus := self._replicas.put_back(address)) is not None:
+            if (surplus := self._replicas.put_back(address, client)) is not None:
                 await surplus.close()
 
     async def _release(self, released: ReleaseRequest) -> None:
@@ -168,7 +168,7 @@ class Lookaside:
         try:
             yield client
         finally:
-            if (surplus := self._replicas.put_back(address)) is not None:
+            if (surplus := self._replicas.put_back(address, client)) is not None:
                 surplus.close()
 
     def _release(self, released: ReleaseRequest) -> None:

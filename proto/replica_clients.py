@@ -32,10 +32,10 @@ class ReplicaClients(Generic[C]):
             self._uses[address] += 1
             return self._used[address]
 
-    def put_back(self, address: str) -> C | None:
+    def put_back(self, address: str, client: C) -> C | None:
         """A client that is to be closed, if that makes too many."""
         with self._lock:
-            if address not in self._used:
+            if self._used.get(address) is not client:
                 return None  # all were taken meanwhile
             self._uses[address] -= 1
             if not self._uses[address]:

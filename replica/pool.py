@@ -60,8 +60,8 @@ class Pool:
         if not len(ranges):
             return 0
         ends = ranges.sum(axis=1, dtype=np.int64)
-        if (ranges < 0).any() or (ends > self.num_slots).any():
-            raise PoolError(f"slots outside 0..{self.num_slots - 1}")
+        if (ranges < (0, 1)).any() or (ends > self.num_slots).any():
+            raise PoolError(f"slots outside 0..{self.num_slots - 1}, or a range of none")
         slots = to_slots(ranges)
         order = np.argsort(ranges[:, 0])
         overlap = ends[order][:-1] > ranges[order][1:, 0]

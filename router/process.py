@@ -114,8 +114,7 @@ async def running(
             reload = Reload(
                 settings, read or (lambda: settings), router=router, server=server, metrics=metrics
             )
-            ask = partial(ask_lease, dialer=dialer)
-            kubernetes = _kubernetes(settings, ask, rng)
+            asked = _asked(settings, partial(ask_lease, dialer=dialer), rng)
             access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics)
             watched = [*reload.watched(), *access.watched]
         except InvalidFile:
@@ -123,18 +122,7 @@ async def running(
             raise
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
             parts = _build(
-                *(
-                    settings,
-                    hash_key,
-                    metrics,
-                    redis,
-                    tasks,
-                    router,
-                    server,
-                    dialer,
-                    rng,
-                    kubernetes,
-                )
+                settings, hash_key, metrics, redis, tasks, router, server, dialer, rng, asked
             )
             await parts.readiness.begin()
             background = [
@@ -171,7 +159,7 @@ def _build(
     server: Server,
     dialer: Dialer,
     rng: random.Random,
-    kubernetes: Discovery | None,
+    asked: Discovery | None,
 ) -> Parts:
     """Every part, and who knows whom."""
     leases, deltas = RedisLink("leases"), RedisLink("deltas")
@@ -188,11 +176,8 @@ def _build(
     )
     discovery: Discovery
     links: Sequence[RedisLink]
-    if kubernetes:
-        discovery, links = kubernetes, (deltas,)
-    elif settings.discovery == "static":
-        ask = partial(ask_lease, dialer=dialer)
-        discovery, links = StaticDiscovery(settings.static_replicas, ask=ask), (deltas,)
+    if asked:
+        discovery, links = asked, (deltas,)
     else:
         discovery = LeaseDiscovery(
             redis, cluster=settings.cluster, link=leases, answers=fleet.answers, rng=rng
@@ -232,8 +217,13 @@ def _build(
     )
 
 
-def _kubernetes(settings: RouterSettings, ask: Ask, rng: random.Random) -> Discovery | None:
-    """Raises InvalidFile where Kubernetes is to be asked and cannot be."""
+def _asked(settings: RouterSettings, ask: Ask, rng: random.Random) -> Discovery | None:
+    """The discovery that asks replicas who they are, if one does.
+
+    Raises InvalidFile where Kubernetes is to say where they are and cannot be asked.
+    """
+    if settings.discovery == "static":
+        return StaticDiscovery(settings.static_replicas, ask=ask)
     if settings.discovery != "kubernetes":
         return None
     try:

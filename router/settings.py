@@ -34,7 +34,7 @@ def _split(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
-SERVICE = r"(([a-z0-9][a-z0-9.-]*/)?[a-z0-9]([a-z0-9-]*))?"
+SERVICE = r"(([a-z0-9-]+/)?[a-z0-9-]+)?"
 """NAME or NAMESPACE/NAME, or nothing."""
 
 Addresses = Annotated[

@@ -17,6 +17,8 @@ class FakeApiserver:
     version: int = 1
     refuses: int = 0
     """A status that every request is answered with; 0 for none."""
+    says: bytes = b""
+    """What every request is answered with instead of what is asked; nothing for that."""
     lists: int = 0
     asked: list[str] = field(default_factory=list)
     """Paths with their queries."""
@@ -70,7 +72,10 @@ class FakeApiserver:
         target = head.split()[1].decode()
         self.asked.append(target)
         query = parse_qs(urlsplit(target).query)
-        if self.refuses:
+        if self.says:
+            writer.write(self.says)
+            writer.close()
+        elif self.refuses:
             _reply(writer, self.refuses, {"kind": "Status", "code": self.refuses, "message": "no"})
         elif "watch" in query:
             writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")

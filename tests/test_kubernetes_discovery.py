@@ -144,6 +144,29 @@ async def test_while_the_apiserver_is_away_the_last_view_stands_and_it_is_told_o
     assert [line for line in told if "away" in line] == ["kubernetes is away why='ApiError: no'"]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{",
+        b"no HTTP at all\r\n\r\n",
+    ],
+)
+async def test_what_no_apiserver_says_is_an_apiserver_that_is_away(
+    said: bytes, followed: Followed
+) -> None:
+    await followed.watches()
+    followed.put(endpoint("10.0.0.1"))
+    await followed.shows("10.0.0.1")
+    followed.apiserver.says = said
+    followed.apiserver.hang_up()
+    await until(lambda: followed.slices.up is False, 4.0, "it is away")
+    assert followed.slices.addresses == ["10.0.0.1:30001"]
+    followed.apiserver.says = b""
+    await until(lambda: bool(followed.slices.up), 8.0, "it is back")
+
+
 async def test_a_service_account_that_may_not_is_told_what_it_needs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -265,6 +265,28 @@ async def test_what_inflates_takes_no_more_memory_than_the_bound() -> None:
             assert peak.bytes < BOUND_BYTES + BESIDE_BYTES, f"{peak.bytes / MIB:.0f} MiB"
 
 
+@pytest.mark.redis
+async def test_calls_to_the_control_plane_that_stay_open_take_nothing_from_requests(
+    redis_url: str,
+) -> None:
+    replica = FakeReplica("r0", redis_url)
+    watch = headers_of(b"/grpc.health.v1.Health/Watch")
+    async with replicas(replica), live_router(redis_url, max_held_bytes=BOUND_BYTES) as router:
+        await router.ready()
+        async with connected(router.running.port) as connection:
+            await acknowledged(connection)
+            for stream in range(1, 2 * 100, 2):
+                begin = frame(HEADERS, END_HEADERS, stream, watch)
+                await connection.send(begin + frame(DATA, 0, stream, bytes(5)))
+            begun = 0
+            async for kind, *_ in connection.frames():
+                begun += kind == HEADERS
+                if begun == 100:
+                    break
+            assert (await router.generate([1, 2, 3])).code is grpc.StatusCode.OK
+            assert await router.serving()
+
+
 async def test_what_follows_a_message_is_not_kept() -> None:
     rubbish = b"".join(frame(DATA, 0, 1, bytes(16384)) for _ in range(60))
     message = b"\0" + struct.pack(">I", len(SMALL)) + SMALL

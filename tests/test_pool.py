@@ -64,6 +64,13 @@ def test_more_slots_than_are_free_are_refused() -> None:
     assert pool.num_free == 8
 
 
+def test_a_range_of_no_slots_is_refused() -> None:
+    pool = make_pool()
+    pool.alloc(3)
+    with pytest.raises(PoolError, match="or a range of none"):
+        pool.free(np.array([[1, 0], [2, 1]], dtype=np.int32))
+
+
 @pytest.mark.parametrize("slots", [[5], [0, 0], [0, 1, 0], [1, 2, 0, 1], [-1], [8]])
 def test_slots_freed_twice_or_foreign_are_refused_and_change_nothing(slots: list[int]) -> None:
     pool = make_pool()

@@ -14,7 +14,7 @@ def clients() -> ReplicaClients[object]:
 def use(clients: ReplicaClients[object], address: str) -> tuple[object, object | None]:
     """What is used, and what is to be closed after it."""
     client = clients.take(address)
-    return client, clients.put_back(address)
+    return client, clients.put_back(address, client)
 
 
 def test_a_client_is_used_again_and_the_longest_idle_one_is_closed(
@@ -32,10 +32,10 @@ def test_one_in_use_is_neither_closed_nor_doubled(clients: ReplicaClients[object
     for number in range(5):
         assert use(clients, f"idle-{number}")[1] is not used
     assert clients.take("used") is used
-    assert clients.put_back("used") is None
+    assert clients.put_back("used", used) is None
     for number in range(5):
         assert use(clients, f"idle-{number}")[1] is not used
-    closed = clients.put_back("used")
+    closed = clients.put_back("used", used)
     assert closed is not None and closed is not used
 
 
@@ -43,7 +43,11 @@ def test_all_are_taken_at_the_end_also_those_in_use(clients: ReplicaClients[obje
     idle, _ = use(clients, "idle")
     used = clients.take("used")
     assert clients.take_all() == [used, idle]
-    assert clients.put_back("used") is None
+    assert clients.put_back("used", used) is None
+    anew = clients.take("used")
+    assert anew is not used
+    assert clients.put_back("used", used) is None, "that of who took it before"
+    assert clients.take_all() == [anew], "it is still in use"
     assert clients.take_all() == []
 
 

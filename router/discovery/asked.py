@@ -34,12 +34,16 @@ class AskedReplicas:
         self._silent: set[str] = set()
         """Addresses that were told not to answer."""
 
-    async def at(self, addresses: Collection[str]) -> list[Lease]:
-        """The replicas at these addresses; the others are forgotten."""
-        await asyncio.gather(*map(self._refresh, addresses))
+    def known(self, addresses: Collection[str]) -> list[Lease]:
+        """Those of these addresses by what they last said; the others are forgotten."""
         self._leases = {each: self._leases[each] for each in addresses if each in self._leases}
         self._silent.intersection_update(addresses)
         return list(self._leases.values())
+
+    async def at(self, addresses: Collection[str]) -> list[Lease]:
+        """The replicas at these addresses, asked now; the others are forgotten."""
+        await asyncio.gather(*map(self._refresh, addresses))
+        return self.known(addresses)
 
     async def _refresh(self, address: str) -> None:
         try:

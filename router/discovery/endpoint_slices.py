@@ -6,7 +6,7 @@ import random
 from collections.abc import Collection, Iterator
 
 import httpx2
-from lightkube import ApiError, AsyncClient
+from lightkube import ApiError, AsyncClient, ConfigError
 from lightkube.models.discovery_v1 import Endpoint
 from lightkube.resources.discovery_v1 import EndpointSlice
 
@@ -24,6 +24,11 @@ SERVICE_LABEL = "kubernetes.io/service-name"
 
 FAMILIES = ("IPv4", "IPv6")
 """Kinds of addresses, the preferred first: a pod of a dual-stack Service is in slices of both."""
+
+FAILURES = (httpx2.HTTPError, OSError, ValueError, KeyError, ConfigError)
+"""The client's errors: also of answers that no apiserver gives but a proxy does, and of a token
+that cannot be read.
+"""
 
 GONE = 410
 FORBIDDEN = 403
@@ -64,7 +69,7 @@ class EndpointSlices:
             try:
                 since = await self._list()
                 retry = await self._watch_a_while(since, retry)
-            except (httpx2.HTTPError, OSError) as error:
+            except FAILURES as error:
                 self._failed(error)
                 await asyncio.sleep(next(retry))
 
@@ -84,6 +89,10 @@ class EndpointSlices:
                 raise
             await asyncio.sleep(next(retry))
         return retry
+
+    async def close(self) -> None:
+        """End the connections to the apiserver."""
+        await self._client.aclose()
 
     async def _list(self) -> str:
         """Returns the version from which on changes are to be watched."""
@@ -162,5 +171,6 @@ def _pod(endpoint: Endpoint) -> str:
 
 
 def _name(each: EndpointSlice) -> str:
-    assert each.metadata and each.metadata.name, "the apiserver names all it has"
+    if not each.metadata or not each.metadata.name:
+        raise ValueError("an EndpointSlice without a name")
     return each.metadata.name

@@ -54,7 +54,12 @@ class KubernetesDiscovery:
                     yield await self._replicas.at(self._slices.addresses)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._slices.changed.wait(), PERIOD_S)
-                self._slices.changed.clear()
+                if self._slices.changed.is_set() and self._slices.addresses is not None:
+                    self._slices.changed.clear()
+                    # Who went is not to wait for the answers of those who are there.
+                    yield self._replicas.known(self._slices.addresses)
             following.result()
         finally:
             following.cancel()
+            await asyncio.wait([following])
+            await self._slices.close()

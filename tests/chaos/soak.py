@@ -52,22 +52,15 @@ class Held:
     fds: list[int]
 
     @property
-    def start_bytes(self) -> float:
-        warm = int(len(self.rss_bytes) * WARM)
-        return statistics.median(self.rss_bytes[warm : warm + self._tenth])
-
-    @property
-    def end_bytes(self) -> float:
-        return statistics.median(self.rss_bytes[-self._tenth :])
-
-    @property
     def is_flat(self) -> bool:
-        more_fds = statistics.median(self.fds[-self._tenth :]) - statistics.median(self.fds)
-        return self.end_bytes - self.start_bytes <= SLACK_BYTES and more_fds <= SLACK_FDS
+        (start_bytes, end_bytes), (start_fds, end_fds) = ends(self.rss_bytes), ends(self.fds)
+        return end_bytes - start_bytes <= SLACK_BYTES and end_fds - start_fds <= SLACK_FDS
 
-    @property
-    def _tenth(self) -> int:
-        return max(1, len(self.rss_bytes) // 10)
+
+def ends(samples: Sequence[int]) -> tuple[float, float]:
+    """Medians of the first tenth after warming up and of the last one."""
+    warm, tenth = int(len(samples) * WARM), max(1, len(samples) // 10)
+    return statistics.median(samples[warm : warm + tenth]), statistics.median(samples[-tenth:])
 
 
 async def rude(router: Child, rng: random.Random, counts: Counter[str]) -> None:
@@ -168,7 +161,7 @@ def report(
     out = console.stdout()
     table = console.table(out, "process", ">warm", ">end", ">most", ">open files", "")
     for each in held:
-        sizes = (each.start_bytes, each.end_bytes, max(each.rss_bytes))
+        sizes = (*ends(each.rss_bytes), max(each.rss_bytes))
         table.add_row(
             each.name,
             *(f"{size / 2**20:.1f} MiB" for size in sizes),
@@ -189,10 +182,12 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--minutes", type=float, default=60.0, help="at least 1 (default 60)")
     parser.add_argument("--seed", type=int, default=1, help="of everything left to chance")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     args = parser.parse_args()
+    if args.minutes < 1:
+        parser.error(f"--minutes: expected at least 1, got {args.minutes:g}")
     return asyncio.run(run(args.minutes, args.seed, args.json))
 
 

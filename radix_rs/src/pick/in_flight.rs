@@ -27,6 +27,8 @@ struct Side {
     sent: Vec<Pending>,
     /// What it announced and this router has not sent, or no longer waits for.
     announced: Vec<Pending>,
+    /// Whether it is among those of which prompts wait for their time.
+    is_untimed: bool,
 }
 
 impl Side {
@@ -92,7 +94,7 @@ impl InFlight {
             let mut prompt = Pending::announced(expected, block_tokens);
             if !prompt.is_done(index, replica) {
                 side.announced.push(prompt);
-                self.untimed.push(replica);
+                self.untimed(replica);
             }
         }
     }
@@ -127,7 +129,7 @@ impl InFlight {
                 if prompt.id.is_some() {
                     prompt.since_s = f64::INFINITY;
                     side.announced.push(prompt);
-                    self.untimed.push(replica);
+                    self.untimed(replica);
                 }
             }
         }
@@ -149,7 +151,10 @@ impl InFlight {
     /// Forgets everything about a replica; its tickets become unknown.
     pub fn remove_replica(&mut self, replica: ReplicaId) {
         if let Some(side) = self.sides.get_mut(replica as usize) {
-            *side = Side::default();
+            *side = Side {
+                is_untimed: side.is_untimed,
+                ..Side::default()
+            };
             self.requests.retain(|_, at| *at != replica);
         }
     }
@@ -157,7 +162,9 @@ impl InFlight {
     /// Stops expecting prompts that are too old. Their requests still count until they are released.
     pub fn expire(&mut self, now_s: f64) {
         for replica in self.untimed.drain(..) {
-            let new = self.sides[replica as usize].announced.iter_mut().rev();
+            let side = &mut self.sides[replica as usize];
+            side.is_untimed = false;
+            let new = side.announced.iter_mut().rev();
             for prompt in new.take_while(|prompt| prompt.since_s.is_infinite()) {
                 prompt.since_s = now_s;
                 self.oldest_s = self.oldest_s.min(now_s);
@@ -228,6 +235,14 @@ impl InFlight {
             .map_or(0, |side| side.sent.len())
     }
 
+    /// The last prompt announced there came at a time that is still to be known.
+    fn untimed(&mut self, replica: ReplicaId) {
+        let side = &mut self.sides[replica as usize];
+        if !std::mem::replace(&mut side.is_untimed, true) {
+            self.untimed.push(replica);
+        }
+    }
+
     fn side(&mut self, replica: ReplicaId) -> &mut Side {
         let index = replica as usize;
         if index >= self.sides.len() {
@@ -243,4 +258,27 @@ fn drop_expired(prompts: &mut Vec<Pending>, now_s: f64) {
         .take_while(|prompt| prompt.since_s + TTL_S <= now_s)
         .count();
     prompts.drain(..old);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_announced_while_nothing_is_picked_leaves_one_mark_a_replica() {
+        let (mut in_flight, mut index) = (InFlight::default(), Index::default());
+        let replica = index.add_replica();
+        for id in 1..100 {
+            let expected = Expected {
+                id,
+                start: 0,
+                hashes: vec![id],
+            };
+            in_flight.expect(replica, &expected, 16, &index);
+            in_flight.dropped(replica, id);
+        }
+        assert_eq!(in_flight.untimed.len(), 1);
+        in_flight.expire(0.0);
+        assert_eq!(in_flight.untimed, []);
+    }
 }

@@ -1,17 +1,18 @@
 //! Calls that the control plane answers: each goes through as it is, both ways, to the server behind this one.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Poll, ready};
 
 use bytes::Bytes;
 use h2::server::SendResponse;
-use h2::{RecvStream, SendStream};
+use h2::{Reason, RecvStream, SendStream};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response, Uri};
 
 use super::caller::{Caller, End};
-use super::limits::REQUEST_WINDOW_BYTES;
 use super::memory::Held;
 use super::shard::Shard;
 use super::status::{Code, Refusal};
@@ -37,10 +38,6 @@ async fn through(
     caller: &mut Caller,
 ) -> Result<HeaderMap, End> {
     let (mut head, body) = request.into_parts();
-    let mut memory = shard.plane.memory.hold();
-    if !body.is_end_stream() {
-        memory.add(REQUEST_WINDOW_BYTES as usize)?; // what may have come and not gone on
-    }
     head.uri = behind(&head.uri);
     head.version = http::Version::HTTP_2;
     head.headers.remove(AUTHORIZATION); // was looked at
@@ -53,7 +50,11 @@ async fn through(
         shard.distrust_behind();
         broke(error)
     })?;
-    let _upload = Upload(tokio::task::spawn_local(upload(body, request, memory)));
+    let _upload = Upload(tokio::task::spawn_local(upload(
+        body,
+        request,
+        shard.plane.memory.hold(),
+    )));
 
     let head = caller
         .wait(poll_fn(|cx| Pin::new(&mut response).poll(cx)))
@@ -91,25 +92,55 @@ impl Drop for Upload {
     }
 }
 
-async fn upload(mut body: RecvStream, mut send: SendStream<Bytes>, _held: Held) {
-    while let Some(Ok(mut piece)) = poll_fn(|cx| body.poll_data(cx)).await {
-        let length = piece.len();
-        while !piece.is_empty() {
-            send.reserve_capacity(piece.len());
-            if send.capacity() == 0 {
-                let Some(Ok(_)) = poll_fn(|cx| send.poll_capacity(cx)).await else {
-                    return;
-                };
-                continue;
-            }
-            let part = piece.split_to(send.capacity().min(piece.len()));
-            if send.send_data(part, false).is_err() {
-                return;
+/// Takes what comes at once, so that all of it counts, and passes it on as the other side takes it.
+async fn upload(mut body: RecvStream, mut send: SendStream<Bytes>, mut held: Held) {
+    let mut waiting = VecDeque::new();
+    let mut bytes = 0;
+    let mut is_over = false;
+    poll_fn(|cx| {
+        while !is_over {
+            match body.poll_data(cx) {
+                Poll::Ready(Some(Ok(piece))) => {
+                    bytes += piece.len();
+                    if held.set(bytes).is_err() {
+                        send.send_reset(Reason::ENHANCE_YOUR_CALM);
+                        return Poll::Ready(());
+                    }
+                    waiting.push_back(piece);
+                }
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(()),
+                Poll::Ready(None) => is_over = true,
+                Poll::Pending => break,
             }
         }
-        let _ = body.flow_control().release_capacity(length);
-    }
-    if body.is_end_stream() {
-        let _ = send.send_data(Bytes::new(), true);
-    }
+        while let Some(piece) = waiting.front_mut() {
+            if piece.is_empty() {
+                waiting.pop_front();
+                continue;
+            }
+            send.reserve_capacity(piece.len());
+            if send.capacity() == 0 {
+                match ready!(send.poll_capacity(cx)) {
+                    Some(Ok(_)) => continue,
+                    _ => return Poll::Ready(()),
+                }
+            }
+            let part = piece.split_to(send.capacity().min(piece.len()));
+            let length = part.len();
+            if send.send_data(part, false).is_err() {
+                return Poll::Ready(());
+            }
+            bytes -= length;
+            let _ = held.set(bytes); // less than before
+            let _ = body.flow_control().release_capacity(length);
+        }
+        if !is_over {
+            return Poll::Pending;
+        }
+        if body.is_end_stream() {
+            let _ = send.send_data(Bytes::new(), true);
+        }
+        Poll::Ready(())
+    })
+    .await;
 }

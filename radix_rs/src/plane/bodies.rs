@@ -33,7 +33,9 @@ pub(crate) struct Bodies {
     request: Request,
     pub prompt: Prompt,
     made_id: String,
+    /// What was made for replicas of the same tokenizer, and for others; kept for another try.
     with_tokens: Option<Bytes>,
+    for_others: Option<Bytes>,
     held: Held,
 }
 
@@ -46,6 +48,7 @@ impl Bodies {
             prompt,
             made_id,
             with_tokens: None,
+            for_others: None,
             held,
         }
     }
@@ -78,8 +81,14 @@ impl Bodies {
         let body = match &mut self.came {
             Came::Own(framed) => as_it_came(std::mem::take(framed), request, &prompt.model, id)?,
             Came::Shared(framed) => {
-                self.held.add(framed.len())?;
-                return as_it_came(framed.to_vec(), request, &prompt.model, id);
+                let body = if let Some(body) = self.for_others.take() {
+                    body
+                } else {
+                    self.held.add(framed.len())?;
+                    as_it_came(framed.to_vec(), request, &prompt.model, id)?
+                };
+                self.for_others = Some(body.clone());
+                return Ok(body);
             }
             Came::Ready(body) => body.clone(),
         };
@@ -91,6 +100,7 @@ impl Bodies {
     pub fn answered(&mut self) {
         self.came = Came::Ready(Bytes::new());
         self.with_tokens = None;
+        self.for_others = None;
         self.prompt.tokens = Vec::new();
         let _ = self.held.set(0); // less than before
     }
