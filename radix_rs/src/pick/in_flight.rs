@@ -279,6 +279,6 @@ mod tests {
         }
         assert_eq!(in_flight.untimed.len(), 1);
         in_flight.expire(0.0);
-        assert_eq!(in_flight.untimed, []);
+        assert!(in_flight.untimed.is_empty());
     }
 }
