@@ -290,16 +290,16 @@ async fn try_replicas(
         }
         let result = match plane.replicas.get(&pick.replica) {
             Some(replica) => {
+                let message = bodies.of(&replica)?;
                 let attempt = Attempt {
                     shard,
                     replica: &replica,
                     pick,
                     prompt_tokens: bodies.prompt.tokens.len() as u64,
                     metadata: &head.headers,
-                    body: bodies.of(&replica)?,
                     began_s: plane.clock.now_s(),
                 };
-                forward(attempt, &mut bodies, caller, course).await
+                forward(attempt, message, &mut bodies, caller, course).await
             }
             None => Err(Fault::Elsewhere(Refusal::new(
                 Code::Unavailable,

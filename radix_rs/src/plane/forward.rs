@@ -13,7 +13,6 @@ use tokio::sync::futures::Notified;
 use super::answer::Watch;
 use super::bodies::Bodies;
 use super::burst::poll_burst;
-
 use super::caller::{Caller, End, GRPC};
 use super::course::Course;
 use super::metadata::{pass_into, passed};
@@ -38,8 +37,6 @@ pub(crate) struct Attempt<'a> {
     pub prompt_tokens: u64,
     /// The client's.
     pub metadata: &'a HeaderMap,
-    /// Of the request, with gRPC's prefix.
-    pub body: Bytes,
     pub began_s: f64,
 }
 
@@ -56,14 +53,15 @@ impl From<End> for Fault {
     }
 }
 
-/// Passes the replica's answer on; returns what else stands in its trailers.
+/// Passes the replica's answer on; returns what else stands in its trailers. `message`: the request's, with gRPC's
+/// prefix.
 pub(crate) async fn forward(
-    mut attempt: Attempt<'_>,
+    attempt: Attempt<'_>,
+    message: Bytes,
     bodies: &mut Bodies,
     caller: &mut Caller,
     course: &mut Course,
 ) -> Result<HeaderMap, Fault> {
-    let body_to_send = std::mem::take(&mut attempt.body);
     let Attempt {
         shard,
         replica,
@@ -97,7 +95,7 @@ pub(crate) async fn forward(
         broke(&error, false)
     })?;
     // At once, without waiting for its window: the message is held anyway until an answer begins.
-    let sent = request.send_data(body_to_send, true);
+    let sent = request.send_data(message, true);
     sent.map_err(|error| broke(&error, false))?;
 
     let head = side
