@@ -22,7 +22,7 @@ from tests.replica_process import ReplicaProcess
 from tests.rules import ALERTS, ALL, PANELS, RECORDED, VARIABLES, left_side, metrics_in
 from tests.tiny_model import write_tiny_model
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(240)]
 
 DEPLOY = CHART.parent.parent
 
@@ -147,7 +147,7 @@ def read(page: str) -> str:
         return str(answer.read().decode())
 
 
-def eventually(holds: Callable[[], object], timeout_s: float = 40.0) -> None:
+def eventually(holds: Callable[[], object], timeout_s: float = 90.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline_s, "never held"
