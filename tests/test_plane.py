@@ -3,6 +3,7 @@
 import asyncio
 import random
 import struct
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -169,31 +170,50 @@ async def test_a_method_whose_name_is_none_costs_nothing(redis_url: str, path: b
         assert await serves(router)
 
 
-async def test_streams_that_are_reset_as_soon_as_they_begin_end_the_connection(
+def given_up(streams: range) -> bytes:
+    """Calls that are reset as soon as they begin."""
+    cancel = struct.pack(">I", 8)
+    return b"".join(
+        frame(HEADERS, END_HEADERS, stream, headers_of(GENERATE))
+        + frame(RST_STREAM, 0, stream, cancel)
+        for stream in streams
+    )
+
+
+async def test_a_flood_of_streams_that_are_reset_at_once_ends_the_connection(
     redis_url: str,
 ) -> None:
     """CVE-2023-44487."""
     r0 = FakeReplica("r0", redis_url)
-    r0.script = Script(tokens=100, gap_s=0.1, store=False)
-    message = request_of([1, 2, 3]).SerializeToString()
     async with replicas(r0), live_router(redis_url) as router:
         await router.synced(r0)
         async with connected(router.running.port) as connection, asyncio.timeout(20):
             ended = asyncio.create_task(_goaway(connection))
-            for number in range(20_000):
-                stream = 2 * number + 1
-                try:
-                    await connection.send(
-                        call_of(GENERATE, message=message, stream=stream)
-                        + frame(RST_STREAM, 0, stream, struct.pack(">I", 8))
-                    )
-                except ConnectionError:
-                    break
-                if ended.done():
-                    break
+            with suppress(ConnectionError):
+                for start in range(1, 40_000, 4000):
+                    await connection.send(given_up(range(start, start + 4000, 2)))
             assert await ended, "a GOAWAY, or the end of the connection"
-        r0.script = Script()
         assert await serves(router)
+        await until(lambda: idle(router), 2.0, "nothing in flight")
+
+
+async def test_many_calls_given_up_at_once_cost_the_connections_others_nothing(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(tokens=20, gap_s=0.02, store=False)
+    message = request_of([1, 2, 3]).SerializeToString()
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        async with connected(router.running.port) as connection, asyncio.timeout(20):
+            await connection.send(call_of(GENERATE, message=message))
+            await until(lambda: len(r0.served) == 1)
+            await connection.send(given_up(range(3, 403, 2)))
+            async for kind, flags, stream, _ in connection.frames():
+                assert kind != GOAWAY
+                if stream == 1 and kind == HEADERS and flags & END_STREAM:
+                    break
+            assert not r0.served[0].cancelled.is_set()
         await until(lambda: idle(router), 2.0, "nothing in flight")
 
 

@@ -20,7 +20,8 @@ use super::caller::Caller;
 use super::connections::Seated;
 use super::limits::{
     ANSWER_WINDOW_BYTES, HANDSHAKE_TIMEOUT, KEEPALIVE, KEEPALIVE_TIMEOUT, MAX_CONNECTION_STREAMS,
-    MAX_HEADER_LIST_BYTES, REQUEST_WINDOW_BYTES, REQUESTS_WINDOW_BYTES, RESET_KEPT, RESETS_KEPT,
+    MAX_HEADER_LIST_BYTES, MAX_UNSEEN_RESETS, REQUEST_WINDOW_BYTES, REQUESTS_WINDOW_BYTES,
+    RESET_KEPT, RESETS_KEPT,
 };
 use super::line::{Gathered, Line};
 use super::patience::{Lost, Patience};
@@ -91,6 +92,7 @@ async fn speak<T>(
     builder
         .max_concurrent_streams(MAX_CONNECTION_STREAMS)
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .max_pending_accept_reset_streams(MAX_UNSEEN_RESETS)
         .max_concurrent_reset_streams(RESETS_KEPT)
         .reset_stream_duration(RESET_KEPT)
         .max_send_buffer_size(ANSWER_WINDOW_BYTES as usize)

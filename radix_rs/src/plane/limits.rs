@@ -58,6 +58,10 @@ pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Calls of one client connection at a time.
 pub(crate) const MAX_CONNECTION_STREAMS: u32 = 4096;
 
+/// Of them those that are given up before the router has looked at them; more end the connection (CVE-2023-44487). As
+/// many come in one read when a gateway loses a busy client of its own.
+pub(crate) const MAX_UNSEEN_RESETS: usize = 256;
+
 /// What may be on its way of one request, and of all of a connection.
 pub(crate) const REQUEST_WINDOW_BYTES: u32 = 1 << 20;
 pub(crate) const REQUESTS_WINDOW_BYTES: u32 = 16 << 20;
