@@ -1,5 +1,7 @@
 //! From what is known to a choice: where a prompt should go, and what speaks for it.
 
+use std::ops::ControlFlow;
+
 use super::answers::{Explained, Pick, Reason};
 use super::candidate::Candidate;
 use super::core::{Core, Hashed};
@@ -76,7 +78,8 @@ impl Core {
                 Some(self.candidate(prompt, find, replica, now_s))
             }));
         }
-        candidates.sort_unstable_by_key(|candidate| candidate.id);
+        // Stable, for it is quick where most are in order: those of one group are.
+        candidates.sort_by_key(|candidate| candidate.id);
         let available = finds.longest_first().find(|&(_, id)| may_go(id).is_some());
         let available = prompt.tokens_of(available.map_or(0, |(blocks, _)| blocks));
         let choice = self.choose_among(prompt, &candidates, available);
@@ -88,28 +91,28 @@ impl Core {
     fn cheapest<'a>(
         &self,
         prompt: &Hashed<'_>,
-        most_first: impl Iterator<Item = Find>,
+        mut most_first: impl Iterator<Item = Find>,
         may_go: impl Fn(ReplicaId) -> Option<&'a Replica>,
         now_s: f64,
         candidates: &mut Vec<Candidate>,
     ) {
         let mut least = f64::INFINITY;
-        for find in most_first {
+        let _ = most_first.try_for_each(|find| {
             let own = prompt.tokens_beyond(prompt.tokens_of(find.expected));
             if !cost::is_nearly(cost::of_its_own(own, self.weights), least) {
                 // Those that come now have as much to compute, or more.
-                break;
+                return ControlFlow::Break(());
             }
-            let Some(replica) = may_go(find.replica) else {
-                continue;
-            };
-            let mut candidate = self.candidate(prompt, find, replica, now_s);
-            if cost::is_nearly(candidate.terms.cost, least) {
-                candidate.terms = self.terms(prompt, &candidate, replica, now_s);
-                least = least.min(candidate.terms.cost);
-                candidates.push(candidate);
+            if let Some(replica) = may_go(find.replica) {
+                let mut candidate = self.candidate(prompt, find, replica, now_s);
+                if cost::is_nearly(candidate.terms.cost, least) {
+                    candidate.terms = self.terms(prompt, &candidate, replica, now_s);
+                    least = least.min(candidate.terms.cost);
+                    candidates.push(candidate);
+                }
             }
-        }
+            ControlFlow::Continue(())
+        });
     }
 
     fn choose_among(
