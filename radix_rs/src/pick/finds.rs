@@ -74,13 +74,13 @@ impl<'a> Finds<'a> {
             let replicas = group.replicas();
             replicas.map(move |replica| (replica, matched, expected))
         });
-        all.filter_map(move |(replica, matched, expected)| {
-            left.remove(replica).then(|| Find {
+        all.filter(move |&(replica, ..)| left.remove(replica)).map(
+            |(replica, matched, expected)| Find {
                 replica,
                 matched: matched.unwrap_or_else(|| self.matches.of(replica)),
                 expected,
-            })
-        })
+            },
+        )
     }
 
     /// Blocks, and who holds as many, the most first; a replica may come again with fewer.
