@@ -115,6 +115,7 @@ async def running(
     )
     lease.address = settings.advertise_address or f"{settings.host}:{server.port}"
     lease.replica_id = settings.replica_id or lease.address
+    metrics.is_replica(lease.replica_id)
     page = metrics_page(metrics.registry, settings.metrics_host, settings.metrics_port)
     with page as metrics_port:
         engine.start()
