@@ -1,7 +1,8 @@
 //! A whole decision from token ids, and its parts: hashing, the walk of the index with the cost of every replica,
 //! and the choice. `tests/bench/decision.py` runs it and says what the fleet is like.
 //!
-//! `decision REPLICAS PICKS` prints one JSON object: microseconds at the median and the 99th percentile.
+//! `decision REPLICAS PICKS` prints one JSON object: microseconds at the median and the 99th percentile; `cold` is a
+//! whole decision on a prompt that nobody holds, so that all replicas cost nearly the same.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -17,7 +18,7 @@
 
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prost::Message;
 use radix_rs::chain::{HASH_VERSION, HashKey, extend_chain, namespace_seed};
@@ -41,8 +42,25 @@ fn main() {
         fill(&router, &key, replica);
     }
     let mut in_flight = VecDeque::new();
+    let mut pick = |tokens: &[u32], number: usize| {
+        let asked = Prompt {
+            tokens,
+            model: "m",
+            extra_key: "",
+            cache_salt: "",
+        };
+        let start = Instant::now();
+        let picked = black_box(router.pick(asked, &[], number as f64 * 1e-3)).unwrap();
+        let took = start.elapsed();
+        in_flight.push_back(picked.ticket);
+        if in_flight.len() > IN_FLIGHT * replicas {
+            router.release(in_flight.pop_front().unwrap());
+        }
+        (took, picked.available > 0)
+    };
     let mut whole = Vec::new();
     let mut hashing = Vec::new();
+    let mut cold = Vec::new();
     for number in 0..picks {
         let tokens = prompt(number % replicas, number / replicas % CONVERSATIONS, number);
         let start = Instant::now();
@@ -51,33 +69,29 @@ fn main() {
         extend_chain(&key, seed, &tokens, BLOCK as usize, &mut chain);
         black_box(&chain);
         hashing.push(start.elapsed());
-        let asked = Prompt {
-            tokens: &tokens,
-            model: "m",
-            extra_key: "",
-            cache_salt: "",
-        };
-        let start = Instant::now();
-        let picked = black_box(router.pick(asked, &[], number as f64 * 1e-3)).unwrap();
-        whole.push(start.elapsed());
-        assert!(picked.available > 0);
-        in_flight.push_back(picked.ticket);
-        if in_flight.len() > IN_FLIGHT * replicas {
-            router.release(in_flight.pop_front().unwrap());
-        }
+        let (took, is_cached) = pick(&tokens, number);
+        assert!(is_cached);
+        whole.push(took);
     }
-    let warm = picks / 4;
-    let at = |times: &[std::time::Duration], part: f64| {
-        let mut sorted = times[warm..].to_vec();
+    for number in picks..picks + picks / 4 {
+        let mut tokens = prompt(0, 0, number);
+        tokens[0] = number as u32 + 1;
+        let (took, is_cached) = pick(&tokens, number);
+        assert!(!is_cached);
+        cold.push(took);
+    }
+    let at = |times: &[Duration], part: f64| {
+        let mut sorted = times[times.len() / 4..].to_vec();
         sorted.sort_unstable();
         sorted[(sorted.len() as f64 * part) as usize].as_secs_f64() * 1e6
     };
     println!(
-        "{{\"p50\": {:.2}, \"p99\": {:.2}, \"hash_p50\": {:.2}, \"hash_p99\": {:.2}}}",
+        "{{\"p50\": {:.2}, \"p99\": {:.2}, \"hash_p50\": {:.2}, \"hash_p99\": {:.2}, \"cold_p50\": {:.2}}}",
         at(&whole, 0.5),
         at(&whole, 0.99),
         at(&hashing, 0.5),
-        at(&hashing, 0.99)
+        at(&hashing, 0.99),
+        at(&cold, 0.5)
     );
 }
 

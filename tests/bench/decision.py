@@ -136,6 +136,10 @@ def measure(rounds: int) -> list[Figure]:
         Figure("Rust, 8 replicas: p50 us", rust[8]["p50"], None),
         Figure("Rust, 1024 replicas: p50 us", rust[1024]["p50"], None),
         Figure("p50 of 1024 replicas over 8", rust[1024]["p50"] / rust[8]["p50"], 2),
+        *(
+            Figure(f"a prompt nobody holds, {replicas} replicas: p50 us", each["cold_p50"], None)
+            for replicas, each in rust.items()
+        ),
     ]
 
 

@@ -6,24 +6,10 @@ pub type ReplicaId = u32;
 const WORD: u32 = u64::BITS;
 
 /// Sixty-four replicas need no allocation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ReplicaSet {
     first: u64,
     rest: Vec<u64>,
-}
-
-impl Clone for ReplicaSet {
-    fn clone(&self) -> Self {
-        Self {
-            first: self.first,
-            rest: self.rest.clone(),
-        }
-    }
-
-    fn clone_from(&mut self, source: &Self) {
-        self.first = source.first;
-        self.rest.clone_from(&source.rest);
-    }
 }
 
 impl ReplicaSet {
@@ -59,12 +45,13 @@ impl ReplicaSet {
         *self.word_mut(index) |= 1 << (replica % WORD);
     }
 
-    /// Takes one out.
-    pub fn remove(&mut self, replica: ReplicaId) {
-        let index = (replica / WORD) as usize;
-        if index < self.words() {
-            *self.word_mut(index) &= !(1 << (replica % WORD));
+    /// Takes one out; whether it was in it.
+    pub fn remove(&mut self, replica: ReplicaId) -> bool {
+        let is_in = self.contains(replica);
+        if is_in {
+            *self.word_mut((replica / WORD) as usize) &= !(1 << (replica % WORD));
         }
+        is_in
     }
 
     fn word_mut(&mut self, index: usize) -> &mut u64 {
@@ -112,14 +99,12 @@ impl ReplicaSet {
         outside
     }
 
-    /// Moves what `kept` lacks to `outside`, in place of what was there.
-    pub(crate) fn split_outside_into(&mut self, kept: &Self, outside: &mut Self) {
-        outside.rest.resize(self.rest.len(), 0);
-        outside.first = self.first & !kept.first;
-        self.first &= kept.first;
-        for (index, (word, out)) in (1..).zip(self.rest.iter_mut().zip(&mut outside.rest)) {
-            *out = *word & !kept.word(index);
-            *word &= kept.word(index);
+    /// Those in both.
+    pub(crate) fn and(&self, other: &Self) -> Self {
+        let rest = self.rest.iter().zip(&other.rest);
+        Self {
+            first: self.first & other.first,
+            rest: rest.map(|(one, other)| one & other).collect(),
         }
     }
 
@@ -151,8 +136,7 @@ mod tests {
         }
         assert_eq!(set.iter().collect::<Vec<_>>(), [3, 63, 64, 200]);
         assert!(set.contains(200) && !set.contains(201) && !set.contains(100_000));
-        set.remove(200);
-        set.remove(100_000);
+        assert!(set.remove(200) && !set.remove(200) && !set.remove(100_000));
         assert_eq!(set.iter().collect::<Vec<_>>(), [3, 63, 64]);
     }
 
@@ -164,5 +148,9 @@ mod tests {
         let outside = wide.split_off_outside(&narrow);
         assert_eq!(outside.iter().collect::<Vec<_>>(), [300]);
         assert!(wide.is_subset(&narrow) && !wide.is_empty());
+        wide.insert(300);
+        for both in [narrow.and(&wide), wide.and(&narrow)] {
+            assert_eq!(both.iter().collect::<Vec<_>>(), [1]);
+        }
     }
 }

@@ -1,10 +1,10 @@
-//! The parts joined: one pick, decided without I/O.
+//! The parts joined, and what happens to them; without I/O.
 
-use super::answers::{BreakerReading, Explained, MirrorStats, Pick, Reason};
+use super::answers::{BreakerReading, MirrorStats, Pick};
 use super::breaker::BreakerLimits;
 use super::candidate::Candidate;
-use super::cost::{self, Terms, Weights};
-use super::fleet::{Fleet, Model, Replica};
+use super::cost::Weights;
+use super::fleet::{Fleet, Replica};
 use super::in_flight::InFlight;
 use super::pending::Sent;
 use super::policy::{Policy, Rules};
@@ -23,12 +23,12 @@ pub(crate) struct Hashed<'a> {
 }
 
 impl Hashed<'_> {
-    fn tokens_of(&self, blocks: usize) -> u64 {
+    pub fn tokens_of(&self, blocks: usize) -> u64 {
         blocks as u64 * u64::from(self.block_size)
     }
 
     /// Those that are to be computed after as many leading ones; the last is never spared.
-    fn tokens_beyond(&self, expected: u64) -> u64 {
+    pub fn tokens_beyond(&self, expected: u64) -> u64 {
         self.tokens.saturating_sub(expected).max(1)
     }
 }
@@ -39,14 +39,14 @@ pub(crate) struct Core {
     pub(super) fleet: Fleet,
     pub(super) index: Index,
     pub(super) in_flight: InFlight,
-    policy: Policy,
-    weights: Weights,
+    pub(super) policy: Policy,
+    pub(super) weights: Weights,
+    pub(super) random: Random,
     breaker: BreakerLimits,
-    random: Random,
     last_resorts: u64,
     /// Kept to spare the allocations.
-    matches: Matches,
-    candidates: Vec<Candidate>,
+    pub(super) matches: Matches,
+    pub(super) candidates: Vec<Candidate>,
 }
 
 impl Core {
@@ -225,30 +225,6 @@ impl Core {
         })
     }
 
-    /// What `pick` would say; leaves everything as it is.
-    pub fn peek(&mut self, prompt: &Hashed<'_>, now_s: f64) -> Option<Pick> {
-        Some(self.choose(prompt, &[], now_s)?.pick)
-    }
-
-    /// Every replica of the model with its figures, by name.
-    pub fn explain(&mut self, prompt: &Hashed<'_>, now_s: f64) -> Vec<Explained> {
-        self.in_flight.expire(now_s);
-        let mut all = Vec::new();
-        self.each_candidate(prompt, now_s, |replica, candidate| {
-            all.push(Explained {
-                replica: replica.name.clone(),
-                eligible: replica.takes_prompts() && candidate.is_sound,
-                breaker: replica.breaker.state(now_s),
-                candidate,
-            });
-        });
-        for Explained { candidate, .. } in &mut all {
-            candidate.terms = self.terms(prompt, candidate, now_s);
-        }
-        all.sort_by(|a, b| a.replica.cmp(&b.replica));
-        all
-    }
-
     pub fn walk(&self, model: &str, chain: &[u64], matches: &mut Matches) -> bool {
         let members = self.fleet.model(model).map(|model| &model.members);
         members.is_some_and(|members| {
@@ -263,141 +239,4 @@ impl Core {
         let replica = replica.ok_or_else(|| RouterError::UnknownReplica(name.to_owned()))?;
         Ok((id, replica))
     }
-
-    fn each_candidate(
-        &mut self,
-        prompt: &Hashed<'_>,
-        now_s: f64,
-        mut each: impl FnMut(&Replica, Candidate),
-    ) {
-        let Some(Model { members, .. }) = self.fleet.model(prompt.model) else {
-            return;
-        };
-        self.index.walk(prompt.chain, members, &mut self.matches);
-        for id in members.iter() {
-            if let Some(replica) = self.fleet.get(id) {
-                each(replica, self.candidate(prompt, id, replica, now_s));
-            }
-        }
-    }
-
-    fn candidate(
-        &self,
-        prompt: &Hashed<'_>,
-        id: ReplicaId,
-        replica: &Replica,
-        now_s: f64,
-    ) -> Candidate {
-        let matched = self.matches.of(id);
-        let expected = self.in_flight.expected(id, prompt.chain, matched);
-        let expected = prompt.tokens_of(expected);
-        let in_flight = self.in_flight.requests(id);
-        let load = &replica.report.load;
-        Candidate {
-            id,
-            name_hash: replica.name_hash,
-            is_sound: replica.is_sound(now_s),
-            matched: prompt.tokens_of(matched),
-            expected,
-            terms: cost::at_least(
-                prompt.tokens_beyond(expected),
-                &replica.report,
-                self.decodes(id, replica),
-                self.weights,
-            ),
-            in_flight,
-            requests: (u64::from(load.running) + u64::from(load.waiting)).max(u64::from(in_flight)),
-            pending_tokens: load.pending_tokens,
-            fill: fill(self.index.tally(id).count, replica),
-        }
-    }
-
-    /// Requests being decoded there.
-    fn decodes(&self, id: ReplicaId, replica: &Replica) -> u64 {
-        let in_flight = u64::from(self.in_flight.requests(id));
-        let answers = in_flight - self.in_flight.prefills(id) as u64;
-        u64::from(replica.report.load.running).max(answers)
-    }
-
-    /// What the pick would cost, where a candidate has only what it costs at least.
-    fn terms(&self, prompt: &Hashed<'_>, candidate: &Candidate, now_s: f64) -> Terms {
-        let Candidate { id, expected, .. } = *candidate;
-        let Some(replica) = self.fleet.get(id) else {
-            return candidate.terms;
-        };
-        cost::terms(
-            prompt.tokens_beyond(expected),
-            &replica.report,
-            self.in_flight.pending(id),
-            self.decodes(id, replica),
-            self.weights,
-            now_s,
-        )
-    }
-
-    fn choose(&mut self, prompt: &Hashed<'_>, exclude: &[String], now_s: f64) -> Option<Choice> {
-        self.in_flight.expire(now_s);
-        let mut candidates = std::mem::take(&mut self.candidates);
-        candidates.clear();
-        let mut sound = 0;
-        self.each_candidate(prompt, now_s, |replica, candidate| {
-            if replica.takes_prompts() && !exclude.contains(&replica.name) {
-                sound += usize::from(candidate.is_sound);
-                candidates.push(candidate);
-            }
-        });
-        if (1..candidates.len()).contains(&sound) {
-            candidates.retain(|candidate| candidate.is_sound);
-        }
-        if self.policy.weighs_costs() {
-            cost::weigh(&mut candidates, |each| self.terms(prompt, each, now_s));
-        }
-        let choice = self.choose_among(prompt, &candidates);
-        self.candidates = candidates;
-        choice
-    }
-
-    fn choose_among(&self, prompt: &Hashed<'_>, candidates: &[Candidate]) -> Option<Choice> {
-        let mut random = self.random.clone();
-        let candidate = candidates[self.policy.choose(prompt, candidates, &mut random)?];
-        let longest = candidates.iter().map(|c| c.expected).max().unwrap_or(0);
-        let reason = if !self.policy.sees_prefixes() {
-            Reason::Policy
-        } else if longest == 0 {
-            Reason::Cold
-        } else if candidate.expected == longest {
-            Reason::Prefix
-        } else {
-            Reason::Load
-        };
-        let pick = Pick {
-            replica: self.fleet.get(candidate.id)?.name.clone(),
-            matched: candidate.matched,
-            available: candidates.iter().map(|c| c.matched).max().unwrap_or(0),
-            reason,
-            ticket: 0,
-        };
-        Some(Choice {
-            candidate,
-            random,
-            pick,
-        })
-    }
-}
-
-/// A pick before it is made.
-struct Choice {
-    candidate: Candidate,
-    /// The generator after it.
-    random: Random,
-    pick: Pick,
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "only compared with others of its kind"
-)]
-fn fill(blocks: u64, replica: &Replica) -> f64 {
-    let cached = (blocks * u64::from(replica.block_size)) as f64;
-    cached / replica.report.load.total_slots.max(1) as f64
 }

@@ -69,35 +69,17 @@ pub struct Terms {
     pub cost: f64,
 }
 
-/// The place of the candidate that is cheapest at best; `None` of none.
-fn most_promising(candidates: &[Candidate]) -> Option<usize> {
-    let costs = candidates.iter().map(|candidate| candidate.terms.cost);
-    let least = costs.enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b));
-    least.map(|(place, _)| place)
-}
-
-/// Gives candidates, whose cost is that of [`at_least`] so far, the terms that `exactly` finds for them: all those
-/// that could be chosen. The others cost too much as it is.
-pub(crate) fn weigh(candidates: &mut [Candidate], exactly: impl Fn(&Candidate) -> Terms) {
-    let Some(first) = most_promising(candidates) else {
-        return;
-    };
-    candidates[first].terms = exactly(&candidates[first]);
-    let mut least = candidates[first].terms.cost;
-    for (place, candidate) in candidates.iter_mut().enumerate() {
-        if place != first && candidate.terms.cost <= NEARLY * least {
-            candidate.terms = exactly(candidate);
-            least = least.min(candidate.terms.cost);
-        }
-    }
+/// Whether a cost is as good as the lowest, or lower.
+pub(crate) fn is_nearly(cost: f64, lowest: f64) -> bool {
+    cost <= NEARLY * lowest
 }
 
 /// Of those with nearly the lowest cost, where this router has least, then where new blocks push out least.
 pub(crate) fn choose(candidates: &[Candidate], random: &mut Random) -> Option<usize> {
     let costs = candidates.iter().map(|candidate| candidate.terms.cost);
-    let most = NEARLY * costs.fold(f64::INFINITY, f64::min);
+    let least = costs.fold(f64::INFINITY, f64::min);
     lowest(candidates, random, |candidate| {
-        let is_dear = candidate.terms.cost > most;
+        let is_dear = !is_nearly(candidate.terms.cost, least);
         (is_dear, candidate.in_flight, ordered(candidate.fill))
     })
 }
@@ -115,6 +97,11 @@ fn own_weight(report: &LoadReport, weights: Weights) -> f64 {
     } else {
         weights.k * FIRST_COME_K
     }
+}
+
+/// What a prompt's own prefill costs at least, wherever it is.
+pub(crate) fn of_its_own(own: u64, weights: Weights) -> f64 {
+    own as f64 * weights.k
 }
 
 /// The terms as they are where nothing waits: no cost is lower. As for [`terms`].

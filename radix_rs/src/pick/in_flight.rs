@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use super::coming::Coming;
 use super::pending::{Pending, Sent};
 use crate::delta::Expected;
 use crate::index::{Index, ReplicaId};
@@ -36,11 +37,6 @@ impl Side {
         self.sent.iter().chain(&self.announced)
     }
 
-    fn retain(&mut self, mut keep: impl FnMut(&mut Pending) -> bool) {
-        self.sent.retain_mut(&mut keep);
-        self.announced.retain_mut(keep);
-    }
-
     fn has_room_for(&self, blocks: usize) -> bool {
         let known: usize = self.announced.iter().map(Pending::num_blocks).sum();
         self.announced.len() < MAX_ANNOUNCED && known + blocks <= MAX_ANNOUNCED_BLOCKS
@@ -53,6 +49,8 @@ pub(crate) struct InFlight {
     tickets: u64,
     requests: HashMap<u64, ReplicaId>,
     sides: Vec<Side>,
+    /// The chains of all that the sides have.
+    coming: Coming,
     /// No prompt came before, of those whose time is known.
     oldest_s: f64,
     /// Where prompts were announced since the last pick: batches come without the time.
@@ -67,7 +65,8 @@ impl InFlight {
         self.requests.insert(ticket, replica);
         self.oldest_s = self.oldest_s.min(now_s);
         let prompt = Pending::sent(ticket, sent, now_s);
-        let side = self.side(replica);
+        self.coming.add(replica, prompt.start, &prompt.chain);
+        let side = side(&mut self.sides, replica);
         side.requests += 1;
         side.sent.push(prompt);
         ticket
@@ -82,7 +81,7 @@ impl InFlight {
         block_tokens: u64,
         index: &Index,
     ) {
-        let side = self.side(replica);
+        let side = side(&mut self.sides, replica);
         let last = expected.hashes.last().copied();
         if last.is_none() || side.pending().any(|prompt| prompt.id == Some(expected.id)) {
             return;
@@ -93,6 +92,7 @@ impl InFlight {
         } else if side.has_room_for(expected.hashes.len()) {
             let mut prompt = Pending::announced(expected, block_tokens);
             if !prompt.is_done(index, replica) {
+                self.coming.add(replica, prompt.start, &prompt.chain);
                 side.announced.push(prompt);
                 self.untimed(replica);
             }
@@ -101,15 +101,15 @@ impl InFlight {
 
     /// The replica will not compute a prompt that it announced.
     pub fn dropped(&mut self, replica: ReplicaId, id: u64) {
-        if let Some(side) = self.sides.get_mut(replica as usize) {
-            side.retain(|prompt| prompt.id != Some(id));
-        }
+        self.end(replica, |prompt| prompt.id == Some(id));
     }
 
     /// Forgets what the replica has announced: it will say it again, or its life is over.
     pub fn forget_announced(&mut self, replica: ReplicaId) {
         if let Some(side) = self.sides.get_mut(replica as usize) {
-            side.announced.clear();
+            for prompt in side.announced.drain(..) {
+                self.coming.remove(replica, prompt.start, &prompt.chain);
+            }
             for prompt in &mut side.sent {
                 prompt.id = None;
             }
@@ -130,6 +130,8 @@ impl InFlight {
                     prompt.since_s = f64::INFINITY;
                     side.announced.push(prompt);
                     self.untimed(replica);
+                } else {
+                    self.coming.remove(replica, prompt.start, &prompt.chain);
                 }
             }
         }
@@ -150,6 +152,7 @@ impl InFlight {
 
     /// Forgets everything about a replica; its tickets become unknown.
     pub fn remove_replica(&mut self, replica: ReplicaId) {
+        self.end(replica, |_| true);
         if let Some(side) = self.sides.get_mut(replica as usize) {
             *side = Side {
                 is_untimed: side.is_untimed,
@@ -174,9 +177,11 @@ impl InFlight {
             return;
         }
         self.oldest_s = f64::INFINITY;
-        for side in &mut self.sides {
+        for (replica, side) in (0..).zip(&mut self.sides) {
             for prompts in [&mut side.sent, &mut side.announced] {
-                drop_expired(prompts, now_s);
+                for prompt in prompts.drain(..expired(prompts, now_s)) {
+                    self.coming.remove(replica, prompt.start, &prompt.chain);
+                }
                 if let Some(first) = prompts.first() {
                     self.oldest_s = self.oldest_s.min(first.since_s);
                 }
@@ -195,24 +200,21 @@ impl InFlight {
 
     /// Blocks were stored: prompts end where all of theirs are, for what is left of them is less than a block.
     pub fn blocks_stored(&mut self, replica: ReplicaId, index: &Index) {
-        if let Some(side) = self.sides.get_mut(replica as usize) {
-            side.retain(|prompt| !prompt.is_done(index, replica));
-        }
+        self.end(replica, |prompt| prompt.is_done(index, replica));
     }
 
     /// The same for prompts that end in this run, whether the index knows it or not.
     pub fn run_stored(&mut self, replica: ReplicaId, hashes: &[u64]) {
-        if let Some(side) = self.sides.get_mut(replica as usize) {
-            side.retain(|prompt| prompt.last().is_none_or(|last| !hashes.contains(&last)));
-        }
+        let ends_here = |last| hashes.contains(&last);
+        self.end(replica, |prompt| prompt.last().is_some_and(ends_here));
     }
 
-    /// Leading blocks of `chain` that are stored there or will be by prompts in flight; `stored`: those that are.
-    pub fn expected(&self, replica: ReplicaId, chain: &[u64], stored: usize) -> usize {
-        self.pending(replica)
-            .filter(|prompt| prompt.goes_beyond(chain, stored))
-            .map(|prompt| prompt.common(chain))
-            .fold(stored, usize::max)
+    /// How far prompts in flight go along with one, and where: see [`Coming::along`].
+    pub fn along<'a>(
+        &'a self,
+        chain: &'a [u64],
+    ) -> impl Iterator<Item = (usize, &'a [ReplicaId])> + 'a {
+        self.coming.along(chain)
     }
 
     /// Prompts there whose prefill is not known to be done.
@@ -243,21 +245,30 @@ impl InFlight {
         }
     }
 
-    fn side(&mut self, replica: ReplicaId) -> &mut Side {
-        let index = replica as usize;
-        if index >= self.sides.len() {
-            self.sides.resize_with(index + 1, Side::default);
+    /// Forgets the prompts there that are over.
+    fn end(&mut self, replica: ReplicaId, mut is_over: impl FnMut(&mut Pending) -> bool) {
+        if let Some(side) = self.sides.get_mut(replica as usize) {
+            for prompts in [&mut side.sent, &mut side.announced] {
+                for prompt in prompts.extract_if(.., &mut is_over) {
+                    self.coming.remove(replica, prompt.start, &prompt.chain);
+                }
+            }
         }
-        &mut self.sides[index]
     }
 }
 
-fn drop_expired(prompts: &mut Vec<Pending>, now_s: f64) {
-    let old = prompts
-        .iter()
-        .take_while(|prompt| prompt.since_s + TTL_S <= now_s)
-        .count();
-    prompts.drain(..old);
+fn side(sides: &mut Vec<Side>, replica: ReplicaId) -> &mut Side {
+    let index = replica as usize;
+    if index >= sides.len() {
+        sides.resize_with(index + 1, Side::default);
+    }
+    &mut sides[index]
+}
+
+/// How many are too old, of prompts in the order in which they came.
+fn expired(prompts: &[Pending], now_s: f64) -> usize {
+    let is_old = |prompt: &Pending| prompt.since_s + TTL_S <= now_s;
+    prompts.iter().take_while(|prompt| is_old(prompt)).count()
 }
 
 #[cfg(test)]

@@ -15,9 +15,16 @@ mod breaker;
 mod breaker_tests;
 mod cache_aware;
 mod candidate;
+mod choice;
+#[cfg(test)]
+mod choice_tests;
+mod coming;
 mod consistent_hash;
 mod core;
 mod cost;
+mod finds;
+#[cfg(test)]
+mod finds_tests;
 mod fleet;
 mod in_flight;
 mod least_load;

@@ -1,7 +1,9 @@
 //! A prompt whose prefill is not known to be done.
 
+use std::sync::Arc;
+
 use crate::delta::Expected;
-use crate::index::{Index, ReplicaId, bisect, common};
+use crate::index::{Index, ReplicaId, bisect};
 
 /// A prompt that was just picked.
 pub(crate) struct Sent<'a> {
@@ -23,10 +25,8 @@ pub(crate) struct Pending {
     /// When it came; infinite as long as no clock was at hand.
     pub since_s: f64,
     /// Its blocks from the one numbered `start` on.
-    chain: Box<[u64]>,
-    start: usize,
-    /// `chain[0]`, or 0: most prompts differ here already.
-    first: u64,
+    pub chain: Arc<[u64]>,
+    pub start: usize,
     /// Leading blocks of `chain` that the replica held when last looked at.
     stored: usize,
     block_tokens: u64,
@@ -46,7 +46,6 @@ impl Pending {
             since_s,
             chain: sent.chain.into(),
             start: 0,
-            first: sent.chain.first().copied().unwrap_or(0),
             stored: sent.stored,
             block_tokens: sent.block_tokens,
             tokens: sent.prompt_tokens,
@@ -64,7 +63,6 @@ impl Pending {
             since_s: f64::INFINITY,
             chain: expected.hashes.as_slice().into(),
             start: expected.start as usize,
-            first: expected.hashes.first().copied().unwrap_or(0),
             stored: 0,
             block_tokens,
             tokens,
@@ -91,24 +89,6 @@ impl Pending {
     pub fn remaining_tokens(&self) -> u64 {
         let beyond = self.tokens - self.stored as u64 * self.block_tokens;
         self.uncached_tokens.min(beyond)
-    }
-
-    /// Leading blocks of `chain` that it has or will have stored.
-    pub fn common(&self, chain: &[u64]) -> usize {
-        if chain.get(self.start) == Some(&self.first) {
-            self.start + common(&self.chain, &chain[self.start..])
-        } else {
-            0
-        }
-    }
-
-    /// Whether it may have more than `depth` leading blocks of `chain` in common; one look, for most do not.
-    pub fn goes_beyond(&self, chain: &[u64], depth: usize) -> bool {
-        let (place, own) = match depth.checked_sub(self.start) {
-            Some(beyond) => (depth, self.chain.get(beyond)),
-            None => (self.start, Some(&self.first)),
-        };
-        own.is_some() && chain.get(place) == own
     }
 
     /// Looks up how far its chain is stored by now; true if all of it is, which it was not before.

@@ -8,6 +8,7 @@ use crate::delta::{DeltaBatch, DeltaEvent, Event, Load, LoadClass, PrefillOrder,
 use crate::index::Outcome;
 
 pub(super) const BLOCK: u32 = 4;
+pub(super) const SEED: u64 = 7;
 
 fn key() -> HashKey {
     HashKey::derive(b"secret")
@@ -15,7 +16,7 @@ fn key() -> HashKey {
 
 pub(super) fn router(policy: PolicyKind) -> Router {
     Router::new(&Settings {
-        seed: 7,
+        seed: SEED,
         ..Settings::new(key(), policy)
     })
 }
