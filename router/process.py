@@ -129,7 +129,17 @@ async def running(
             raise
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
             parts = _build(
-                settings, hash_key, metrics, redis, tasks, router, server, health, dialer, rng, asked
+                settings,
+                hash_key,
+                metrics,
+                redis,
+                tasks,
+                router,
+                server,
+                health,
+                dialer,
+                rng,
+                asked,
             )
             await parts.readiness.begin()
             background = [

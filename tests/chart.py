@@ -75,7 +75,7 @@ def render(values: Object, *, release: str = RELEASE) -> list[Object]:
         each
         for path, text in sorted(texts.items())
         if path.endswith(".yaml")
-        for each in yaml.safe_load_all(text)
+        for each in yaml.load_all(text, yaml.CSafeLoader)
         if each
     ]
 

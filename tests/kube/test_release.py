@@ -139,7 +139,9 @@ def test_a_policy_changes_without_a_restart(release: Release) -> None:
     release.upgrade(release.values(policy="round_robin"))
 
     def changed() -> bool:
-        logs = [release.kubectl("logs", each["metadata"]["name"]) for each in release.pods("router")]
+        logs = [
+            release.kubectl("logs", each["metadata"]["name"]) for each in release.pods("router")
+        ]
         return all("settings changed policy" in each for each in logs)
 
     release.cluster.wait_for("routers tell of the new policy", changed, timeout_s=150)
