@@ -1,4 +1,4 @@
-"""The metrics page of a process, over HTTP on threads of its own, and beside it whether it serves."""
+"""The metrics page of a process, over HTTP on threads of its own; beside it, whether it serves."""
 
 import logging
 import socket

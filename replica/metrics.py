@@ -1,7 +1,9 @@
 """Every metric of a replica."""
 
+from importlib.metadata import version
+
 import grpc
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from proto.prefixlb.v1 import delta_pb2
 
@@ -92,8 +94,19 @@ class Metrics:
             "certificate_expiry_timestamp_seconds",
             "When the certificate in use expires, in Unix time; 0 without TLS.",
         )
+        self._build = Info(
+            "prefixlb_replica_build",
+            "Version of this replica, and the id that routers know it by.",
+            ["model"],
+            registry=registry,
+        )
         self.registry = registry
         self._model = model
+
+    def is_replica(self, replica_id: str) -> None:
+        """Its id, once that is known."""
+        build = {"version": version("prefixlb"), "replica": replica_id}
+        self._build.labels(self._model).info(build)
 
     def total(self, name: str) -> int:
         """What the counter `name` stands at."""

@@ -116,6 +116,7 @@ async def running(
     )
     lease.address = settings.advertise_address or f"{settings.host}:{server.port}"
     lease.replica_id = settings.replica_id or lease.address
+    metrics.is_replica(lease.replica_id)
     page = metrics_page(
         metrics.registry,
         settings.metrics_host,

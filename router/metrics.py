@@ -6,7 +6,9 @@ What the data plane counts is read from it when the page is asked for.
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import accumulate
+from typing import Protocol
 
+import grpc
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -27,6 +29,11 @@ FIRST_TOKEN_BUCKETS = (
     *(1.0, 1.5, 2.0, 3.5, 5.0, 7.5, 10.0, 20.0, 30.0, 60.0),
 )
 INTER_TOKEN_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+REASONS = ("prefix", "load", "cold", "policy")
+"""What may decide a pick. These and all codes are on the page before they occur: of a counter that
+comes into being at 1, `rate` would not see the first.
+"""
 
 
 class Metrics:
@@ -101,15 +108,16 @@ class PlaneCollector(Collector):
             labels=["model", "code"],
         )
         for reading in models:
-            for code, ended in reading.ended:
-                requests.add_metric([reading.model, code], ended)
+            ended = dict(reading.ended)
+            for code in grpc.StatusCode:
+                requests.add_metric([reading.model, code.name], ended.get(code.name, 0))
         yield requests
         picks = CounterMetricFamily(
             PREFIX + "picks",
             "Replicas picked for requests, retries included, by what decided.",
             labels=["reason"],
         )
-        for reason, picked in self._plane.picks():
+        for reason, picked in (dict.fromkeys(REASONS, 0) | dict(self._plane.picks())).items():
             picks.add_metric([reason], picked)
         yield picks
         yield CounterMetricFamily(
@@ -194,3 +202,30 @@ class LinkCollector(Collector):
         yield up
         yield errors
         yield aside
+
+
+class Apiserver(Protocol):
+    """Who asks it."""
+
+    up: bool | None
+    """Whether it answers; None until it was asked."""
+    errors: int
+
+
+class KubernetesCollector(Collector):
+    """Whether the apiserver answers, where it says which replicas there are."""
+
+    def __init__(self, apiserver: Apiserver) -> None:
+        self._apiserver = apiserver
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            PREFIX + "kubernetes_up",
+            "1 while the apiserver answers; else the replicas are those it named last.",
+            value=bool(self._apiserver.up),
+        )
+        yield CounterMetricFamily(
+            PREFIX + "kubernetes_errors",
+            "Attempts to list or watch endpoints that failed.",
+            value=self._apiserver.errors,
+        )

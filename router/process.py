@@ -28,7 +28,7 @@ from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
 from router.health import PATHS, Readiness
 from router.leases import Leases
-from router.metrics import LinkCollector, Metrics, PlaneCollector
+from router.metrics import KubernetesCollector, LinkCollector, Metrics, PlaneCollector
 from router.prompt import PromptReader
 from router.redis_link import RedisLink
 from router.reload import Read, Reload
@@ -121,7 +121,7 @@ async def running(
             reload = Reload(
                 settings, read or (lambda: settings), router=router, server=server, metrics=metrics
             )
-            asked = _asked(settings, partial(ask_lease, dialer=dialer), rng)
+            asked = _asked(settings, partial(ask_lease, dialer=dialer), rng, metrics)
             access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics)
             watched = [*reload.watched(), *access.watched]
         except InvalidFile:
@@ -234,7 +234,9 @@ def _build(
     )
 
 
-def _asked(settings: RouterSettings, ask: Ask, rng: random.Random) -> Discovery | None:
+def _asked(
+    settings: RouterSettings, ask: Ask, rng: random.Random, metrics: Metrics
+) -> Discovery | None:
     """The discovery that asks replicas who they are, if one does.
 
     Raises InvalidFile where Kubernetes is to say where they are and cannot be asked.
@@ -249,4 +251,7 @@ def _asked(settings: RouterSettings, ask: Ask, rng: random.Random) -> Discovery 
         raise InvalidFile(
             f"--discovery kubernetes: {error}; pip install 'prefixlb[kubernetes]' brings it"
         ) from error
-    return open_kubernetes(settings.kubernetes_service, settings.kubernetes_port, ask=ask, rng=rng)
+    service, port = settings.kubernetes_service, settings.kubernetes_port
+    discovery = open_kubernetes(service, port, ask=ask, rng=rng)
+    metrics.watch(KubernetesCollector(discovery.slices))
+    return discovery

@@ -18,6 +18,7 @@ from router.discovery.kubernetes import open_kubernetes
 from tests.fake_apiserver import FakeApiserver, endpoint, fake_apiserver
 from tests.fake_replica import FakeReplica, replicas
 from tests.live_router import live_router, until
+from tests.test_router_metrics import samples
 
 PORTS = [{"name": "metrics", "port": 29001}, {"name": "grpc", "port": 30001}]
 
@@ -240,3 +241,11 @@ async def test_a_router_serves_with_the_replicas_of_a_service(
             await until(lambda: list(router.parts.fleet.members) == [r0.id], 5.0, "r1 left")
             answer = await router.generate([1, 2, 3])
             assert answer.replica == r0.id
+            page = await samples(router)
+            assert (page["kubernetes_up{}"], page["kubernetes_errors_total{}"]) == (1, 0)
+            apiserver.refuses = 503
+            apiserver.hang_up()
+            await until(lambda: not router.parts.discovery.slices.up, 4.0, "it is away")
+            page = await samples(router)
+            assert page["kubernetes_up{}"] == 0 and page["kubernetes_errors_total{}"] >= 1
+            assert (await router.generate([1, 2, 3])).replica == r0.id

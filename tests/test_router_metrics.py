@@ -67,6 +67,8 @@ async def test_requests_and_tokens_are_counted_per_replica_and_model(redis_url: 
         assert page["requests_total{code=OK,model=tiny}"] == 2
         assert page["requests_total{code=INVALID_ARGUMENT,model=}"] == 1
         assert page["requests_total{code=NOT_FOUND,model=}"] == 1
+        assert page["requests_total{code=INTERNAL,model=tiny}"] == 0, "before it occurs"
+        assert page["picks_total{reason=load}"] == page["picks_total{reason=policy}"] == 0
         assert page["picks_total{reason=cold}"] == 1
         assert page["picks_total{reason=prefix}"] == 1
         assert page["time_to_first_token_seconds_count{model=tiny}"] == 2

@@ -61,6 +61,8 @@ class EndpointSlices:
         self.changed = asyncio.Event()
         self.up: bool | None = None
         """Whether the apiserver answers; None until it was asked."""
+        self.errors = 0
+        """Attempts that failed; a watch that ends is none."""
 
     async def follow(self) -> None:
         """Keep `addresses` true until cancelled."""
@@ -128,6 +130,7 @@ class EndpointSlices:
             self.changed.set()
 
     def _failed(self, error: Exception) -> None:
+        self.errors += 1
         if self.up is not False:
             why = f"{type(error).__name__}: {error}"
             if isinstance(error, ApiError) and error.status.code == FORBIDDEN:

@@ -43,23 +43,23 @@ class KubernetesDiscovery:
     """Those that answer at the endpoints that serve. Who is no longer ready leaves at once."""
 
     def __init__(self, slices: EndpointSlices, *, ask: Ask) -> None:
-        self._slices = slices
+        self.slices = slices
         self._replicas = AskedReplicas(ask)
 
     async def views(self) -> AsyncIterator[Sequence[Lease]]:
-        following = asyncio.create_task(self._slices.follow(), name="endpoint slices")
+        following = asyncio.create_task(self.slices.follow(), name="endpoint slices")
         try:
             while not following.done():
-                if self._slices.addresses is not None:
-                    yield await self._replicas.at(self._slices.addresses)
+                if self.slices.addresses is not None:
+                    yield await self._replicas.at(self.slices.addresses)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._slices.changed.wait(), PERIOD_S)
-                if self._slices.changed.is_set() and self._slices.addresses is not None:
-                    self._slices.changed.clear()
+                    await asyncio.wait_for(self.slices.changed.wait(), PERIOD_S)
+                if self.slices.changed.is_set() and self.slices.addresses is not None:
+                    self.slices.changed.clear()
                     # Who went is not to wait for the answers of those who are there.
-                    yield self._replicas.known(self._slices.addresses)
+                    yield self._replicas.known(self.slices.addresses)
             following.result()
         finally:
             following.cancel()
             await asyncio.wait([following])
-            await self._slices.close()
+            await self.slices.close()

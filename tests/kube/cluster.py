@@ -20,7 +20,7 @@ class Cluster:
     """Whatever KUBECONFIG points at."""
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
-        """What it prints. Raises AssertionError with its complaint if it fails, unless not `check`."""
+        """What it prints. If it fails and `check`, raises AssertionError with its complaint."""
         done = subprocess.run(
             ["kubectl", *arguments], input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S
         )
@@ -31,7 +31,7 @@ class Cluster:
     def get(self, *arguments: str) -> list[Object]:
         """Objects, by what `kubectl get` takes."""
         listed: Any = json.loads(self.kubectl("get", "-o", "json", *arguments))
-        return list(listed["items"] if "items" in listed else [listed])
+        return list(listed.get("items", [listed]))
 
     def apply(self, *objects: Object) -> None:
         self.kubectl("apply", "-f", "-", stdin=_list(objects))

@@ -1,5 +1,5 @@
-"""What the tests on a real cluster share. `make test-kube` runs them; nothing else does, as whatever
-KUBECONFIG points at may be somebody's.
+"""What the tests on a real cluster share. `make test-kube` runs them; nothing else does, as
+KUBECONFIG may point at somebody's.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Whether a real apiserver takes what the chart renders, field by field, and refuses nothing of it."""
+"""Whether a real apiserver takes all that the chart renders, field by field."""
 
 import pytest
 
