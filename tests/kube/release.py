@@ -23,10 +23,17 @@ REPLICA_IMAGE = f"prefixlb-replica:{_VERSION}-trial"
 REDIS_IMAGE = f"{_REDIS['repository']}:{_REDIS['tag']}"
 
 
+OF_EVERY_NAMESPACE = {"ConfigMap kube-root-ca.crt", "ServiceAccount default"}
+
+
 class Release:
     """One installation of the chart in a namespace of its own."""
 
-    def __init__(self, cluster: Cluster, *, namespace: str, monitoring: str) -> None:
+    def __init__(
+        self, cluster: Cluster, *, namespace: str, monitoring: str = "monitoring", runs: bool = True
+    ) -> None:
+        """`runs`: whether there are nodes for its pods, so that it can be waited for."""
+        self._wait = "watcher" if runs else None
         self.cluster = cluster
         self.namespace = namespace
         self.monitoring = monitoring
@@ -55,16 +62,16 @@ class Release:
     def install(self) -> None:
         began_s = time.monotonic()
         with self._helm() as helm:
-            helm.install(CHART, NAME, self.values(), wait="watcher", timeout=int(TIMEOUT_S))
+            helm.install(CHART, NAME, self.values(), wait=self._wait, timeout=int(TIMEOUT_S))
         self.install_s = time.monotonic() - began_s
 
     def upgrade(self, values: Object) -> None:
         with self._helm() as helm:
-            helm.upgrade(CHART, NAME, values, wait="watcher", timeout=int(TIMEOUT_S))
+            helm.upgrade(CHART, NAME, values, wait=self._wait, timeout=int(TIMEOUT_S))
 
     def rollback(self) -> None:
         with self._helm() as helm:
-            helm.rollback(NAME, wait="watcher", timeout=int(TIMEOUT_S))
+            helm.rollback(NAME, wait=self._wait, timeout=int(TIMEOUT_S))
 
     def test(self) -> str:
         """The log of `helm test`. Raises HelmReleaseError if it fails."""
@@ -73,7 +80,7 @@ class Release:
 
     def uninstall(self) -> None:
         with self._helm() as helm:
-            helm.uninstall(NAME, wait="watcher", timeout=int(TIMEOUT_S), ignore_not_found=True)
+            helm.uninstall(NAME, wait=self._wait, timeout=int(TIMEOUT_S), ignore_not_found=True)
 
     def _helm(self) -> helm_python.Config:
         return helm_python.Config(namespace=self.namespace)
@@ -91,6 +98,17 @@ class Release:
     def secrets(self) -> dict[str, Any]:
         found = self.cluster.get("secrets", "-n", self.namespace, "-l", "helm.sh/chart")
         return {each["metadata"]["name"]: each["data"] for each in found}
+
+    def remains(self) -> list[str]:
+        """Kinds and names of what is there, the history of the release included."""
+        kinds = (
+            "deployments,statefulsets,pods,services,configmaps,secrets,serviceaccounts,roles,"
+            "rolebindings,networkpolicies,poddisruptionbudgets,persistentvolumeclaims,"
+            "endpointslices,horizontalpodautoscalers,controllerrevisions,replicasets"
+        )
+        found = self.cluster.get(kinds, "-n", self.namespace)
+        names = [f"{each['kind']} {each['metadata']['name']}" for each in found]
+        return [each for each in names if each not in OF_EVERY_NAMESPACE]
 
     def roll(self, *sets: str) -> None:
         """New pods of all these, and wait for them."""
