@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, CliImplicitFlag, SettingsConfigDict
 
 from proto import settings
+from proto.logs import LogFormat
 from proto.settings import RedisUrl
 from proto.tls_files import TlsFiles, check_pairs
 from replica.py_tree.policy import make_policy
@@ -102,6 +103,9 @@ class ReplicaSettings(BaseSettings):
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="least severe log line that is written"
+    )
+    log_format: LogFormat = Field(
+        "text", description="a log line: text, or a JSON object for what collects logs"
     )
 
     @model_validator(mode="after")

@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 after a signal, 1 if a port is taken, 2 for a bad setting or file."""
     arguments = sys.argv[1:] if arguments is None else arguments
     settings = read_settings(arguments)
-    configure_logs(settings.log_level)
+    configure_logs(settings.log_level, settings.log_format)
     bound_what_is_kept()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the page
     try:

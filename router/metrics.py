@@ -185,7 +185,9 @@ class LinkCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily(
-            PREFIX + "redis_up", "1 while Redis answers, by what it is asked for.", labels=["link"]
+            PREFIX + "redis_up",
+            "1 while Redis answers, by what it is asked for; nothing before it was asked.",
+            labels=["link"],
         )
         errors = CounterMetricFamily(
             PREFIX + "redis_errors", "Commands that failed, by their use.", labels=["link"]
@@ -196,7 +198,8 @@ class LinkCollector(Collector):
             labels=["link"],
         )
         for link in self._links:
-            up.add_metric([link.name], link.up)
+            if link.was_asked:
+                up.add_metric([link.name], link.up)
             errors.add_metric([link.name], link.errors)
             aside.add_metric([link.name], len(link.set_aside))
         yield up

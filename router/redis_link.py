@@ -31,6 +31,11 @@ class RedisLink:
         self._told_aside: dict[str, float] = {}
         """When each thing that was told to be set aside was so last."""
 
+    @property
+    def was_asked(self) -> bool:
+        """Nobody reads deltas where there is no replica."""
+        return self._told is not None
+
     def answered(self) -> None:
         """A command succeeded."""
         self.up = True

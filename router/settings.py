@@ -13,6 +13,7 @@ from pydantic_settings import (
 )
 
 from proto import settings
+from proto.logs import LogFormat
 from proto.settings import RedisUrl
 from proto.tls_files import TlsFiles, check_pairs
 from radix_rs import Rules
@@ -233,6 +234,9 @@ class RouterSettings(BaseSettings):
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="least severe log line that is written"
+    )
+    log_format: LogFormat = Field(
+        "text", description="a log line: text, or a JSON object for what collects logs"
     )
 
     @classmethod

@@ -88,6 +88,27 @@ def test_a_full_garbage_collection_leaves_alone_what_was_there_at_the_start(
     assert int(found[1]) < 50_000  # torch alone has some 200,000
 
 
+REPORT_HEAPS = """
+import atexit, ctypes, sys
+from replica.__main__ import main
+libc = ctypes.CDLL(None)
+atexit.register(lambda: libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stderr")))
+sys.exit(main())
+"""
+
+
+def test_what_one_thread_gives_back_all_others_can_use(model_dir: Path) -> None:
+    replica = ReplicaProcess(model_dir, program=("-c", REPORT_HEAPS))
+    try:
+        with replica.channel() as channel:
+            list(InferenceStub(channel).Generate(tokens_request(4)))
+            replica.process.send_signal(signal.SIGTERM)
+    finally:
+        code = replica.finish()
+    assert code == 0
+    assert "".join(replica.lines).count("<heap nr=") == 1
+
+
 def test_a_second_signal_ends_it_at_once(model_dir: Path) -> None:
     replica = ReplicaProcess(model_dir, "--slots", "100000")
     try:

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fake_replica import FakeReplica, replicas
-from tests.live_router import LiveRouter, live_router, prompt_of
+from tests.live_router import LiveRouter, live_router, prompt_of, until
 
 pytestmark = pytest.mark.redis
 
@@ -111,3 +111,11 @@ async def test_a_publisher_that_falls_silent_shows_in_the_age_of_its_last_batch(
         stream.since_s -= 60  # a minute ago
         page = await samples(router)
         assert page["delta_age_seconds{model=tiny,replica=r0}"] > 59
+
+
+async def test_a_redis_that_nobody_asked_for_deltas_is_not_said_to_be_away(redis_url: str) -> None:
+    async with live_router(redis_url) as router:
+        await until(lambda: router.parts.discovery._link.up, what="it asks who is there")
+        page = await samples(router)
+        assert page["redis_up{link=leases}"] == 1
+        assert "redis_up{link=deltas}" not in page

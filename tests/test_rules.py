@@ -41,6 +41,7 @@ def test_every_alert_says_how_grave_it_is_what_it_saw_and_where_to_read_on() -> 
         assert alert["labels"]["severity"] in ("warning", "critical"), name
         assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}, name
         assert "{{ $value" in alert["annotations"]["description"], name
+        assert metrics_in(alert["annotations"]["description"]) <= RECORDED, name
         assert alert["annotations"]["runbook_url"] == f"deploy/runbook.md#{name.lower()}"
 
 

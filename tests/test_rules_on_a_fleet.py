@@ -22,7 +22,7 @@ from tests.replica_process import ReplicaProcess
 from tests.rules import ALERTS, ALL, PANELS, RECORDED, VARIABLES, left_side, metrics_in
 from tests.tiny_model import write_tiny_model
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(240)]
 
 DEPLOY = CHART.parent.parent
 
@@ -76,12 +76,16 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         replicas.append(f"127.0.0.1:{stranger.metrics_port}")
         jobs = {"routers": routers, "replicas": replicas}
         asked = ends.enter_context(prometheus(directory, jobs))
-        eventually(
-            lambda: all(float(up["value"][1]) for up in asked.query("up"))
-            and len(asked.query("up")) == 5
-            and asked.query("prefixlb:delivered_tokens:ratio_rate30m > 0")
-            and asked.query("prefixlb_router_replica_refused")
-        )
+
+        def all_is_seen() -> bool:
+            up = [float(sample["value"][1]) for sample in asked.query("up")]
+            first = (
+                "prefixlb:delivered_tokens:ratio_rate30m > 0",
+                "prefixlb_router_replica_refused",
+            )
+            return up == [1.0] * 5 and all(map(asked.query, first))
+
+        eventually(all_is_seen)
         pages = {page: read(page) for page in (*routers, *replicas)}
         yield Watched(pages, asked, page_of(lonely))
 
@@ -143,7 +147,7 @@ def read(page: str) -> str:
         return str(answer.read().decode())
 
 
-def eventually(holds: Callable[[], object], timeout_s: float = 40.0) -> None:
+def eventually(holds: Callable[[], object], timeout_s: float = 90.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline_s, "never held"

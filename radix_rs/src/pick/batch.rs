@@ -85,8 +85,8 @@ fn take_load(
     }
 }
 
-/// Blocks stored in a step, some microseconds, or as much as so many.
-const STEP: usize = 64;
+/// Blocks stored in a step, a microsecond or so, or as much as so many.
+const STEP: usize = 16;
 
 /// What an event costs besides its blocks.
 const EVENT: usize = 4;

@@ -48,8 +48,8 @@ pub struct Prompt<'a> {
     pub cache_salt: &'a str,
 }
 
-/// Index, load table, prompts in flight and policy behind one lock, which is held for microseconds: hashing
-/// and decoding happen before it is taken, and a batch is applied in steps, between which prompts are picked.
+/// Index, load table, prompts in flight and policy behind one lock: hashing and decoding happen before it is taken,
+/// and who applies a batch gives it up within microseconds once a prompt waits to be picked.
 /// Callers see no lock, so it can be replaced.
 pub struct Router {
     hash_key: HashKey,
@@ -76,10 +76,15 @@ impl Router {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes steps as long as there are any, and lets others go first in between.
+    /// Takes steps as long as there are any; who waits meanwhile goes first.
     fn go_on(&self, mut step: impl FnMut(&mut Core) -> bool) {
-        while step(&mut self.core()) {
-            self.core.give_way();
+        let mut core = self.core();
+        while step(&mut core) {
+            if self.core.is_wanted() {
+                drop(core);
+                self.core.give_way();
+                core = self.core();
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! A lock for many short uses and a long one that goes in steps.
 //!
-//! A batch of deltas may take a millisecond, a pick takes microseconds. So who applies a batch gives the lock up
-//! after every few blocks, and lets those go first who wait for it. They spin a little before they sleep: a step is
-//! shorter than waking up.
+//! A batch of deltas may take a millisecond, a pick takes microseconds. So who applies a batch looks after every few
+//! blocks whether anybody waits for the lock, and lets those go first. They spin a little before they sleep: a step
+//! is shorter than waking up.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -51,10 +51,15 @@ impl<T> Turns<T> {
         guard
     }
 
+    /// Whether anybody waits for it.
+    pub fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
     /// Between two steps, without the lock: lets those who wait take it first, but for some microseconds only.
     pub fn give_way(&self) {
         for _ in 0..SPINS {
-            if self.waiting.load(Ordering::Relaxed) == 0 {
+            if !self.is_wanted() {
                 return;
             }
             std::hint::spin_loop();

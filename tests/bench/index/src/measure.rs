@@ -8,6 +8,7 @@ use radix_rs::index::Outcome;
 
 use radix_rs::chain::NO_PARENT;
 use radix_rs::index::{Index, Matches};
+use radix_rs::pick::Router;
 
 use crate::heap::live_bytes;
 use crate::ours;
@@ -103,17 +104,13 @@ impl Results {
         );
     }
 
-    /// Matches while another thread applies batches as fast as it can, beside the same ones when it is quiet.
+    /// Matches while another thread applies batches as fast as it can, to this router's mirrors and to others', beside
+    /// the same ones when it is quiet.
     pub fn measure_beside(&mut self, workload: &Workload) {
         let batches = ours::wire(workload);
         let (router, names) = ours::router(workload.replicas);
         let (before, after) = batches.split_at(batches.len() / 2);
-        let apply = |batches: &[(usize, Vec<u8>)]| {
-            for (replica, bytes) in batches {
-                router.apply(&names[*replica], bytes).expect("a good batch");
-            }
-        };
-        apply(before);
+        apply(&router, &names, before);
         let all = workload.prompts.len();
         let prompts = &workload.prompts[all / 2 - DEEP / 2..all / 2 + DEEP / 2];
         let mut matches = Matches::default();
@@ -123,14 +120,24 @@ impl Results {
         };
         let mut quiet: Vec<_> = (0..8 * DEEP).map(&mut walk).collect();
         self.quantiles("ours", "match through the lock", &mut quiet);
-        let mut beside = Vec::new();
-        std::thread::scope(|scope| {
-            let writer = scope.spawn(|| apply(after));
-            while !writer.is_finished() {
-                beside.push(walk(beside.len()));
-            }
-        });
-        self.quantiles("ours", "match while applying", &mut beside);
+        let (other, other_names) = ours::router(workload.replicas);
+        let mut beside = |what, router, names, batches| {
+            let mut times = Vec::new();
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(move || apply(router, names, batches));
+                while !writer.is_finished() {
+                    times.push(walk(times.len()));
+                }
+            });
+            self.quantiles("ours", what, &mut times);
+        };
+        beside(
+            "match while another router applies",
+            &other,
+            &other_names,
+            &batches,
+        );
+        beside("match while applying", &router, &names, after);
     }
 
     /// A router that starts beside a replica with a million blocks.
@@ -176,6 +183,12 @@ impl Results {
             largest as f64 / MAX_BYTES as f64,
         );
         self.note("ours", "bounded: apply ns", time as f64 / operations);
+    }
+}
+
+fn apply(router: &Router, names: &[String], batches: &[(usize, Vec<u8>)]) {
+    for (replica, bytes) in batches {
+        router.apply(&names[*replica], bytes).expect("a good batch");
     }
 }
 
