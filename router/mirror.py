@@ -108,6 +108,8 @@ class Mirror:
         self._wanted = asyncio.Event()
         self._held: deque[Held] = deque()
         self._held_bytes = 0
+        self._last: tuple[int, int, int] | None = None
+        """Epoch, seq and a hash of the bytes of the last batch that was applied."""
         self._followers: list[Callable[[bytes], None]] = []
         self._seen: deque[int] = deque(maxlen=8)
         """Epochs heard of."""
@@ -147,7 +149,9 @@ class Mirror:
                 self.totals.gaps += 1
                 self._move(MirrorState.SNAPSHOT, f"gap before seq {applied.seq}")
             case MirrorState.STREAMING, "mismatch":
-                self._mismatch(applied)
+                self._mismatch(applied, "digest mismatch")
+            case MirrorState.STREAMING, "stale" if self._contradicts_last(applied, data):
+                self._mismatch(applied, "two batches")
             case MirrorState.STREAMING, "epoch" if applied.epoch not in self._ended:
                 self._new_epoch(applied.epoch)
         if self.state is MirrorState.SNAPSHOT:  # its load is taken; what it says of blocks waits
@@ -229,24 +233,34 @@ class Mirror:
             seq += 1
             applied = self._apply(batch.data)
             if applied is not None and applied.outcome == "mismatch":
-                self._mismatch(applied)
+                self._mismatch(applied, "digest mismatch")
                 return
 
     def _apply(self, data: bytes) -> Applied | None:
         """None if it was refused."""
         try:
-            return self._router.apply(self._replica, data)
+            applied = self._router.apply(self._replica, data)
         except RouterError as error:
             self._refuse(error)
             return None
+        if applied.outcome in ("applied", "mismatch"):
+            self._last = (applied.epoch, applied.seq, hash(data))
+        return applied
+
+    def _contradicts_last(self, applied: Applied, data: bytes) -> bool:
+        """Whether it has the number of the last one and other bytes: one of them is forged."""
+        if self._last is None:
+            return False
+        epoch, seq, data_hash = self._last
+        return (applied.epoch, applied.seq) == (epoch, seq) and hash(data) != data_hash
 
     def _see(self, epoch: int) -> None:
         if epoch not in self._seen:
             self._seen.append(epoch)
 
-    def _mismatch(self, applied: Applied) -> None:
+    def _mismatch(self, applied: Applied, what: str) -> None:
         self.totals.mismatches += 1
-        self._move(MirrorState.SNAPSHOT, f"digest mismatch at seq {applied.seq}")
+        self._move(MirrorState.SNAPSHOT, f"{what} at seq {applied.seq}")
 
     def _new_epoch(self, epoch: int) -> None:
         self.totals.epochs += 1

@@ -63,7 +63,7 @@ COUNTERS: tuple[tuple[str, str, Read], ...] = (
     ("new_epochs", "Restarts and flushes seen.", lambda r: r.member.mirror.totals.epochs),
     (
         "mismatches",
-        "Batches and snapshots whose count or digest contradicted the mirror.",
+        "Batches and snapshots that contradicted the mirror by count or digest, or one another.",
         lambda r: r.member.mirror.totals.mismatches,
     ),
     (

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import radix_rs
-from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent
+from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent, Removed, Stored
 from proto.prefixlb.v1.replica_pb2 import SnapshotResponse
 from router.mirror import CALM_S, HELD_BYTES, JITTER_S, MAX_JITTER_S, Mirror, MirrorState
 from tests import twins
@@ -228,6 +228,31 @@ async def test_a_digest_that_contradicts_the_mirror_is_a_doubt() -> None:
         wrong = DeltaBatch.FromString(story.change())
         wrong.digest ^= 1
         story.mirror.batch(wrong.SerializeToString())
+        assert story.mirror.state is MirrorState.SNAPSHOT
+        await story.settle()
+        assert story.equal()
+        assert (story.mirror.totals.mismatches, story.mirror.totals.snapshots) == (1, 2)
+
+
+async def test_two_batches_of_one_number_are_a_doubt_and_one_that_comes_twice_is_none() -> None:
+    story = Story()
+    async with Told(story):
+        await streaming(story)
+        for _ in range(3):
+            true = story.change()
+            story.mirror.batch(true)
+            story.mirror.batch(true)
+        assert story.mirror.state is MirrorState.STREAMING
+
+        roots = [1 << 40, 1 << 41]
+        for root in roots:
+            story.mirror.batch(story.batch(story.blocks.store([root])))
+        swap = [DeltaEvent(removed=Removed(last=root, count=1)) for root in roots]
+        swap += [DeltaEvent(stored=Stored(hashes=[root])) for root in (roots[0] - 1, roots[1] + 1)]
+        story.mirror.batch(story.batch(swap))  # the count is right, and the sum of the blocks
+        assert story.mirror.state is MirrorState.STREAMING and not story.equal()
+        story.seq -= 1
+        story.mirror.batch(story.batch())
         assert story.mirror.state is MirrorState.SNAPSHOT
         await story.settle()
         assert story.equal()

@@ -1,6 +1,6 @@
-"""Clients of other makers: grpcurl, and a program with grpc-go.
+"""Clients of other makers: grpcurl, a program with grpc-go; and h2spec, on purpose a bad one.
 
-Both are built from tests/go_clients, whose go.sum names every byte that is fetched.
+All are built from tests/go_clients, whose go.sum names every byte that is fetched.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from proto.credentials import IN_CLEAR
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse
 from tests.authority import Authority, tls_settings
 from tests.fake_replica import FakeReplica, Script, replicas
@@ -23,6 +24,7 @@ from tests.live_router import LiveRouter, live_router, prompt_of, request_of, un
 
 SOURCES = Path(__file__).parent / "go_clients"
 GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl"
+H2SPEC = "github.com/summerwind/h2spec/cmd/h2spec"
 GENERATE = "prefixlb.v1.Inference/Generate"
 TOKEN = "token-of-this-caller"
 
@@ -31,7 +33,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(600)]
 
 @dataclass(frozen=True)
 class Clients:
-    """Two programs."""
+    """Three programs."""
 
     directory: Path
 
@@ -50,6 +52,15 @@ class Clients:
         )
         assert code == 0, errors
         return [Called(json.loads(line)) for line in out.splitlines()]
+
+    async def h2spec(self, router: LiveRouter, *flags: str) -> str:
+        """What it says of all its cases, those that only the strictest pass among them."""
+        port = str(router.running.port)
+        where = ("--host", "127.0.0.1", "--port", port, "--path", f"/{GENERATE}")
+        code, out, errors = await _run(self.directory / "h2spec", ("--strict", *where, *flags), b"")
+        failures = out.decode().partition("Failures:")[2]
+        assert code == 0, failures + errors
+        return out.decode()
 
 
 async def _run(
@@ -99,7 +110,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Clients:
     if fetched.returncode:
         pytest.skip(f"Go does not get the clients' sources: {fetched.stderr.strip()[-300:]}")
     directory = tmp_path_factory.mktemp("clients")
-    built = run("build", "-buildvcs=false", "-o", f"{directory}/", ".", GRPCURL)
+    built = run("build", "-buildvcs=false", "-o", f"{directory}/", ".", GRPCURL, H2SPEC)
     assert built.returncode == 0, built.stderr
     return Clients(directory)
 
@@ -193,3 +204,20 @@ async def test_what_grpc_go_leaves_or_waits_for_no_longer_ends_at_the_replica_to
             assert router.parts.router.in_flight("r0") == 0
         (refused,) = await clients.grpc_go(router, request_of([]))
         assert refused.code == "InvalidArgument" and "the prompt is empty" in refused.details
+
+
+@pytest.mark.parametrize("flags", [(), ("--tls", "--insecure")], ids=["h2c", "tls"])
+async def test_h2spec_finds_nothing_that_http_2_forbids_and_others_are_served_on(
+    clients: Clients, redis_url: str, authority: Authority, flags: tuple[str, ...]
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    settings = tls_settings(authority.issue("router")) if flags else {}
+    mine = authority.credentials() if flags else IN_CLEAR
+    async with replicas(r0), live_router(redis_url, credentials=mine, **settings) as router:
+        await router.synced(r0)
+        assert (await router.generate([1, 2, 3])).replica == "r0"
+        said = await clients.h2spec(router, *flags)
+        assert "146 tests, 146 passed, 0 skipped, 0 failed" in said, said[-200:]
+        assert (await router.generate([1, 2, 3])).replica == "r0"
+        plane = router.running.parts.plane
+        await until(lambda: plane.connections == 1, what="of h2spec's connections none is left")
