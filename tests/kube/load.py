@@ -26,7 +26,8 @@ async def main() -> None:
         nonlocal answered, cached, prompt
         async with AsyncClient(os.environ["PREFIXLB_ROUTER"]) as client:
             while True:
-                topic = rng.choice(TOPICS)
+                # A fifth begins like nothing before, and goes where least is to do.
+                topic = rng.choice(TOPICS) if rng.random() < 0.8 else f"{rng.random()}"
                 asked = [
                     {"role": "system", "content": f"You know everything about {topic}. " * 8},
                     {"role": "user", "content": f"Tell me {rng.randrange(50)} things."},
