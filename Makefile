@@ -11,10 +11,10 @@ RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) radix_rs/Cargo.toml $(shell fi
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help dev model gen fmt check test fuzz chaos soak bench demo up lock clean toolchain
+.PHONY: help dev model gen fmt check test test-kube fuzz chaos soak bench demo up lock clean toolchain
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 dev: $(VENV)/.extension model ## set everything up: environment, extension, model
 
@@ -33,6 +33,9 @@ test: dev ## all tests
 	@PREFIXLB_FUZZ_PYTHON=$(CURDIR)/$(BIN)/python cargo test --quiet --workspace
 	@echo "==> tests of the processes (minutes; a dot is a test)"
 	@python -m pytest
+
+test-kube: dev ## the chart on KUBECONFIG's cluster (PREFIXLB_LOAD_IMAGE="kind load docker-image" to run it there)
+	@PREFIXLB_TEST_KUBE=1 python -m pytest tests/kube -rs -v
 
 fuzz: dev ## random tree operations, then broken requests, an hour each (SECONDS=n: so long), against other readings
 	PREFIXLB_FUZZ_SECONDS=$(or $(SECONDS),3600) cargo test -p radix_rs --test tree_model

@@ -1,4 +1,4 @@
-"""The metrics page of a process, over HTTP on threads of its own."""
+"""The metrics page of a process, over HTTP on threads of its own; beside it, whether it serves."""
 
 import logging
 import socket
@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from typing import Any
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 
 from proto.errors import Unavailable
+from proto.health_answers import HealthAnswers
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,28 @@ SILENCE_S = 10.0
 """Between two log lines about that."""
 
 
+class Handler(MetricsHandler):
+    """Paths that are about health have an answer of one line; every other one is the metrics."""
+
+    health: HealthAnswers | None = None
+
+    def do_GET(self) -> None:
+        serves = self.health and self.health.serves(self.path)
+        if serves is None:
+            super().do_GET()
+            return
+        status, said = (
+            (HTTPStatus.OK, b"SERVING\n")
+            if serves
+            else (HTTPStatus.SERVICE_UNAVAILABLE, b"NOT_SERVING\n")
+        )
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+
 class Page(ThreadingHTTPServer):
     """Answers scrapes and outlives those that break off."""
 
@@ -37,6 +61,7 @@ class Page(ThreadingHTTPServer):
         family: socket.AddressFamily,
         registry: CollectorRegistry,
         *,
+        health: HealthAnswers | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -44,7 +69,8 @@ class Page(ThreadingHTTPServer):
         self._clock = clock
         self._sleep = sleep
         self._quiet_until_s = float("-inf")
-        super().__init__(address, MetricsHandler.factory(registry))
+        handler = type("Handler", (Handler,), {"registry": registry, "health": health})
+        super().__init__(address, handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         try:
@@ -62,11 +88,16 @@ class Page(ThreadingHTTPServer):
 
 
 @contextmanager
-def metrics_page(registry: CollectorRegistry, host: str, port: int) -> Iterator[int]:
-    """Serve `registry` in the block; yields the port. Raises Unavailable if it cannot be had."""
+def metrics_page(
+    registry: CollectorRegistry, host: str, port: int, health: HealthAnswers | None = None
+) -> Iterator[int]:
+    """Serve `registry` in the block, and what `health` says; yields the port.
+
+    Raises Unavailable if it cannot be had.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        page = Page((str(address[0]), int(address[1])), family, registry)
+        page = Page((str(address[0]), int(address[1])), family, registry, health=health)
     except OSError as error:
         raise Unavailable(f"cannot serve metrics on {host}:{port}: {error}") from error
     with page:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from proto.health_answers import HealthAnswers
 from proto.metrics_page import metrics_page
 from proto.prefixlb.v1.delta_pb2 import Lease
 from replica.announcement import announced, unannounced
@@ -24,7 +25,7 @@ from replica.replica_service import ReplicaService
 from replica.request_reader import RequestReader
 from replica.schedule_policy import make_schedule_policy
 from replica.scheduler import Scheduler
-from replica.server import Server
+from replica.server import PATHS, Server
 from replica.settings import ReplicaSettings
 from replica.tls import ServerTls, followed, warn_of_exposure
 from replica.tree_core import make_tree
@@ -116,7 +117,12 @@ async def running(
     lease.address = settings.advertise_address or f"{settings.host}:{server.port}"
     lease.replica_id = settings.replica_id or lease.address
     metrics.is_replica(lease.replica_id)
-    page = metrics_page(metrics.registry, settings.metrics_host, settings.metrics_port)
+    page = metrics_page(
+        metrics.registry,
+        settings.metrics_host,
+        settings.metrics_port,
+        HealthAnswers(server.health, PATHS),
+    )
     with page as metrics_port:
         engine.start()
         try:

@@ -22,6 +22,9 @@ SERVICES = (
     replica_pb2.DESCRIPTOR.services_by_name["Replica"].full_name,
 )
 
+PATHS = {"/livez": SERVICES[1], "/readyz": SERVICES[0]}
+"""On the metrics page, the services that they are about."""
+
 LAST_MESSAGES_S = 0.5
 """Calls that watch health never end by themselves; all others are done sooner."""
 
@@ -63,11 +66,11 @@ class Server:
         def register(server: aio.Server) -> None:
             add_InferenceServicer_to_server(inference, server)
             add_ReplicaServicer_to_server(replica, server)
-            health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+            health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
             names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)
 
-        self._health = health.aio.HealthServicer()
+        self.health = health.aio.HealthServicer()
         self._listener = Listener(make, host, port, credentials)
         self._listener.add(register)
 
@@ -77,12 +80,12 @@ class Server:
 
     async def start(self) -> None:
         for name in SERVICES:
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+            await self.health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self._listener.start()
 
     async def drain(self) -> None:
         """Health says NOT_SERVING; calls go on."""
-        await self._health.enter_graceful_shutdown()
+        await self.health.enter_graceful_shutdown()
 
     async def stop(self) -> None:
         """Cancel what still runs, once last messages have had the time to leave."""

@@ -20,6 +20,9 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 LIVENESS = "liveness"
 READINESS = ("", "readiness", "prefixlb.v1.Inference")
 
+PATHS = {"/livez": LIVENESS, "/readyz": "readiness"}
+"""On the metrics page, the services that they are about."""
+
 PERIOD_S = 0.05
 
 

@@ -12,6 +12,7 @@ from grpc_health.v1.health import aio as health_aio
 from redis.asyncio import Redis
 
 from proto.errors import InvalidFile
+from proto.health_answers import HealthAnswers
 from proto.metrics_page import metrics_page
 from proto.redis_client import open_redis
 from radix_rs import Plane, Router, key_check
@@ -25,7 +26,7 @@ from router.discovery.asked import Ask
 from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
-from router.health import Readiness
+from router.health import PATHS, Readiness
 from router.leases import Leases
 from router.metrics import KubernetesCollector, LinkCollector, Metrics, PlaneCollector
 from router.prompt import PromptReader
@@ -92,7 +93,13 @@ async def running(
         seed=rng.getrandbits(64),
         index_max_bytes=settings.index_max_bytes,
     )
-    page = metrics_page(metrics.registry, settings.metrics_host, settings.metrics_port)
+    health = health_aio.HealthServicer()
+    page = metrics_page(
+        metrics.registry,
+        settings.metrics_host,
+        settings.metrics_port,
+        HealthAnswers(health, PATHS),
+    )
     with page as metrics_port:
         server = Server(
             router,
@@ -122,7 +129,17 @@ async def running(
             raise
         async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
             parts = _build(
-                settings, hash_key, metrics, redis, tasks, router, server, dialer, rng, asked
+                settings,
+                hash_key,
+                metrics,
+                redis,
+                tasks,
+                router,
+                server,
+                health,
+                dialer,
+                rng,
+                asked,
             )
             await parts.readiness.begin()
             background = [
@@ -157,6 +174,7 @@ def _build(
     tasks: asyncio.TaskGroup,
     router: Router,
     server: Server,
+    health: health_aio.HealthServicer,
     dialer: Dialer,
     rng: random.Random,
     asked: Discovery | None,
@@ -184,7 +202,6 @@ def _build(
         )
         links = (leases, deltas)
     admission, prompts = Admission(server.plane), PromptReader(fleet, metrics)
-    health = health_aio.HealthServicer()
     readiness = Readiness(health, fleet, timeout_s=settings.ready_timeout_s)
     metrics.watch(
         PlaneCollector(server.plane),

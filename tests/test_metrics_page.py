@@ -1,15 +1,21 @@
-"""The metrics page when scrapers break off and when file descriptors run out."""
+"""The metrics page when scrapers break off, when file descriptors run out, and beside it health."""
 
+import asyncio
 import errno
 import logging
 import socket
 import struct
+import time
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from grpc_health.v1.health import aio as health_aio
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 from prometheus_client import CollectorRegistry, Gauge
 
 from proto.errors import Unavailable
+from proto.health_answers import HealthAnswers
 from proto.metrics_page import PAUSE_S, SILENCE_S, Page, metrics_page
 from tests.fakes import FakeClock
 
@@ -72,3 +78,36 @@ def test_a_page_whose_port_is_taken_says_which() -> None:
         metrics_page(CollectorRegistry(), "127.0.0.1", port),
     ):
         pass
+
+
+async def test_paths_about_health_say_over_http_what_the_health_service_says() -> None:
+    servicer = health_aio.HealthServicer()
+    health = HealthAnswers(servicer, {"/livez": "live", "/readyz": "ready"})
+    await servicer.set("live", HealthCheckResponse.SERVING)
+
+    def ask(port: int, path: str) -> tuple[int, bytes]:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+                return answer.status, answer.read()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    with metrics_page(CollectorRegistry(), "127.0.0.1", 0, health) as port:
+        assert await asyncio.to_thread(ask, port, "/livez") == (200, b"SERVING\n")
+        # A service that is not known yet does not serve either.
+        assert await asyncio.to_thread(ask, port, "/readyz") == (503, b"NOT_SERVING\n")
+        await servicer.set("ready", HealthCheckResponse.SERVING)
+        assert await asyncio.to_thread(ask, port, "/readyz") == (200, b"SERVING\n")
+        await servicer.enter_graceful_shutdown()
+        assert await asyncio.to_thread(ask, port, "/readyz") == (503, b"NOT_SERVING\n")
+        assert await asyncio.to_thread(ask, port, "/metrics") == (200, b"")
+
+
+async def test_an_event_loop_that_hangs_serves_nobody() -> None:
+    servicer = health_aio.HealthServicer()
+    health = HealthAnswers(servicer, {"/livez": ""})
+    asked = asyncio.get_running_loop().run_in_executor(None, health.serves, "/livez", 0.05)
+    time.sleep(0.3)  # noqa: ASYNC251 - it hangs
+    assert await asked is False
+    assert await asyncio.to_thread(health.serves, "/livez") is True

@@ -134,7 +134,7 @@ class EndpointSlices:
         if self.up is not False:
             why = f"{type(error).__name__}: {error}"
             if isinstance(error, ApiError) and error.status.code == FORBIDDEN:
-                why += " (the router's service account must get, list and watch endpointslices)"
+                why += " (the router's service account must list and watch endpointslices)"
             log.warning("kubernetes is away why=%r", why)
         self.up = False
 

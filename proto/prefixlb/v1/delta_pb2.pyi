@@ -99,7 +99,8 @@ class DeltaBatch(_message.Message):
 
     A reader that stands at (epoch, seq) takes a batch
       of the same epoch and seq + 1    applies it; if count or digest disagree, it takes a snapshot
-      of the same epoch, seq or less   passes over it
+      of the same epoch, seq or less   passes over it; if it has the seq of the last one applied and other bytes, one of
+                                       the two is not the publisher's, and it takes a snapshot
       of the same epoch, beyond        takes a snapshot: batches are missing
       of another epoch                 forgets all blocks and takes a snapshot (unless it knows that epoch to be over)
     and refuses it, forgets all blocks and gives an alarm if the bytes are no DeltaBatch, epoch or seq is 0, a

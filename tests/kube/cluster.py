@@ -1,0 +1,78 @@
+"""A real cluster by its kubeconfig: kubectl for what is there, Helm for releases."""
+
+import json
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.chart import Object
+
+LOAD_IMAGE = "PREFIXLB_LOAD_IMAGE"
+"""Names a command that brings an image, whose name is appended, to the cluster's nodes."""
+
+TIMEOUT_S = 300.0
+
+
+class Cluster:
+    """Whatever KUBECONFIG points at."""
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+        """What it prints. If it fails and `check`, raises AssertionError with its complaint."""
+        done = subprocess.run(
+            ["kubectl", *arguments], input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+        if check and done.returncode:
+            raise AssertionError(f"kubectl {shlex.join(arguments)}: {done.stderr or done.stdout}")
+        return done.stdout
+
+    def get(self, *arguments: str) -> list[Object]:
+        """Objects, by what `kubectl get` takes."""
+        listed: Any = json.loads(self.kubectl("get", "-o", "json", *arguments))
+        return list(listed.get("items", [listed]))
+
+    def apply(self, *objects: Object) -> None:
+        self.kubectl("apply", "-f", "-", stdin=_list(objects))
+
+    def would_take(self, *objects: Object) -> str:
+        """What the apiserver objects to, which also looks for fields that there are none of."""
+        done = subprocess.run(
+            ["kubectl", "create", "--dry-run=server", "--validate=strict", "-f", "-"],
+            input=_list(objects),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+        warned = [line for line in done.stderr.splitlines() if line]
+        return "\n".join(warned) if done.returncode or warned else ""
+
+    def kinds(self) -> set[tuple[str, str]]:
+        """Version and kind of all that the apiserver serves."""
+        lines = self.kubectl("api-resources", "--no-headers").splitlines()
+        return {(line.split()[-3], line.split()[-1]) for line in lines}
+
+    def load_images(self, *names: str) -> None:
+        command = os.environ.get(LOAD_IMAGE, "")
+        for name in names:
+            subprocess.run([*shlex.split(command), name], check=True, timeout=2 * TIMEOUT_S)
+
+    def namespace(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        metadata = {"name": name, "labels": dict(labels or {})}
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+
+    def delete_namespace(self, name: str) -> None:
+        self.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=true")
+
+    def wait_for(
+        self, what: str, holds: Callable[[], object], *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not holds():
+            assert time.monotonic() < deadline_s, f"not within {timeout_s:.0f} s: {what}"
+            time.sleep(0.5)
+
+
+def _list(objects: tuple[Object, ...]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})

@@ -1,0 +1,58 @@
+"""Steady load from a pod: prints every second, as JSON, what became of all requests so far.
+
+Runs where only the router's image is: it imports nothing but the client.
+"""
+
+import asyncio
+import json
+import os
+import random
+from collections import Counter
+
+from proto.client import AsyncClient
+from proto.errors import LBError
+
+WORKERS = int(os.environ["WORKERS"])
+TOPICS = ("rivers", "bridges", "tea", "bicycles", "omelettes", "lighthouses", "chess", "rain")
+TIMEOUT_S = 120.0
+
+
+async def main() -> None:
+    answered, failed = 0, Counter[str]()
+    replicas: Counter[str] = Counter()
+    cached = prompt = 0
+
+    async def work(rng: random.Random) -> None:
+        nonlocal answered, cached, prompt
+        async with AsyncClient(os.environ["PREFIXLB_ROUTER"]) as client:
+            while True:
+                # A fifth begins like nothing before, and goes where least is to do.
+                topic = rng.choice(TOPICS) if rng.random() < 0.8 else f"{rng.random()}"
+                asked = [
+                    {"role": "system", "content": f"You know everything about {topic}. " * 8},
+                    {"role": "user", "content": f"Tell me {rng.randrange(50)} things."},
+                ]
+                try:
+                    result = await client.complete(asked, max_tokens=4, timeout_s=TIMEOUT_S)
+                except LBError as error:
+                    failed[f"{type(error).__name__}: {error}"] += 1
+                    await asyncio.sleep(0.2)
+                    continue
+                answered += 1
+                cached += result.cached_tokens
+                prompt += result.prompt_tokens
+                if result.route:
+                    replicas[result.route.replica] += 1
+                await asyncio.sleep(rng.uniform(0, 0.2))
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(WORKERS):
+            tasks.create_task(work(random.Random(number)))
+        while True:
+            await asyncio.sleep(1.0)
+            told = {"answered": answered, "failed": failed, "replicas": replicas}
+            print(json.dumps({**told, "cached": cached, "prompt": prompt}), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

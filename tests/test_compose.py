@@ -1,0 +1,58 @@
+"""deploy/compose.yaml and deploy/Dockerfile, as far as they can be read without Docker."""
+
+import re
+from typing import Any
+
+import yaml
+
+from replica.settings import ReplicaSettings
+from router.settings import RouterSettings
+from tests.chart import CHART, ROOT
+
+DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
+COMPOSE: Any = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
+VALUES: Any = yaml.safe_load((CHART / "values.yaml").read_text())
+VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+
+
+def test_services_are_given_settings_that_there_are() -> None:
+    kinds = {"ROUTER_": RouterSettings, "REPLICA_": ReplicaSettings}
+    checked = 0
+    for service in COMPOSE["services"].values():
+        for variable in service.get("environment", {}):
+            for prefix, kind in kinds.items():
+                if variable.startswith(prefix):
+                    assert variable.removeprefix(prefix).lower() in kind.model_fields, variable
+                    checked += 1
+    assert checked >= 10
+
+
+def test_services_are_built_from_stages_that_there_are() -> None:
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE))
+    assert {"router", "replica-cpu", "replica-cuda", "replica-trial"} <= stages
+    for service in COMPOSE["services"].values():
+        if "build" in service:
+            assert service["build"]["target"] in stages
+            assert VERSION in service["image"]
+
+
+def test_services_end_after_their_processes_have_drained() -> None:
+    for name in ("router", "replica-0", "replica-1"):
+        kind = RouterSettings if name == "router" else ReplicaSettings
+        grace_s = int(COMPOSE["services"][name]["stop_grace_period"].removesuffix("s"))
+        assert grace_s > kind.model_fields["drain_timeout_s"].default
+
+
+def test_images_run_as_the_user_of_the_chart_and_hold_packages_by_their_hashes() -> None:
+    assert f"USER {VALUES['runAsUser']}:{VALUES['runAsGroup']}\n" in DOCKERFILE
+    installs = re.findall(r"(?:uv )?pip install [^\n;]*", DOCKERFILE)
+    assert len(installs) >= 6
+    for install in installs:
+        # Our own, the one whose hash is in no lock, and pip for a stage of which one file is kept.
+        known = "/wheels/", "torch==$version+cpu", "install pip "
+        assert "--require-hashes" in install or any(each in install for each in known), install
+
+
+def test_the_chart_has_the_version_of_the_product() -> None:
+    product = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert product is not None and product[1] == VERSION
