@@ -31,6 +31,11 @@ LAST_MESSAGES_S = 0.5
 SPARE_CALLS = 256
 """Calls beside those of Generate: health, snapshots, descriptions."""
 
+MAX_UNSEEN_CALLS = 1 << 14
+"""Calls that have come and wait to be looked at. gRPC ends those beyond it with CANCELLED, which
+nobody tries again; its own bound, 1,000, is reached by one burst.
+"""
+
 
 class Server:
     """Listens once made; its health says SERVING from `start` to `drain`."""
@@ -57,6 +62,8 @@ class Server:
                 options=[
                     *SERVER_LIMITS,
                     ("grpc.so_reuseport", 0),  # two on one port would be a mistake
+                    ("grpc.server.max_pending_requests", MAX_UNSEEN_CALLS),
+                    ("grpc.server.max_pending_requests_hard_limit", MAX_UNSEEN_CALLS),
                     *KEEPALIVE,
                 ],
                 interceptors=[UnaryReader(refused=refused)],

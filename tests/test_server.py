@@ -43,6 +43,14 @@ async def frame(reader: asyncio.StreamReader) -> tuple[tuple[int, int], bytes]:
     return (header[3], header[4]), await reader.readexactly(int.from_bytes(header[:3]))
 
 
+async def test_of_a_burst_of_calls_none_ends_cancelled_that_nobody_cancelled() -> None:
+    async with replica_rig() as rig:
+        check = health_pb2_grpc.HealthStub(rig.channel).Check
+        calls = [check(health_pb2.HealthCheckRequest(), timeout=60) for _ in range(4000)]
+        codes = {await call.code() for call in calls}
+    assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+
 async def test_a_client_without_calls_may_ping_at_the_interval_it_is_allowed() -> None:
     async with replica_rig() as rig, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.replica.port)

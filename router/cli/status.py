@@ -10,6 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from proto.enum_names import short_name
+from proto.prefixlb.v1.admin_pb2 import BreakerState
 from router.cli import console, refresh
 from router.cli.fleet_view import ReplicaView, view_fleet
 from router.cli.request_flags import add_router_flag, credentials
@@ -109,6 +111,7 @@ def as_dict(view: ReplicaView) -> dict[str, Any]:
         "refusal": status.refusal,
         "other_tokenizer": status.other_tokenizer,
         "draining": status.load.draining,
+        "breaker": short_name(BreakerState, status.breaker),
         "mirror": view.mirror.split(",")[0],
         "mirror_equals_tree": view.mirror_equals_tree,
         "epoch": f"{status.epoch:016x}",
