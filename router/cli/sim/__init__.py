@@ -28,6 +28,17 @@ are equal prefixes. Replicas are a model; the index and the pick are the ones th
 DEFAULT_POLICIES = "cost,cache_aware,least_load,round_robin"
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Says what holds without a flag."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        has_none = action.default is None or action.default is False
+        if has_none or action.default is argparse.SUPPRESS or "default" in text:
+            return text
+        return f"{text} (default: %(default)s)"
+
+
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "sim",
@@ -35,7 +46,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Play a trace on simulated replicas under each policy, and compare hit rate, "
         "time to first token and balance.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the comparison (PNG, SVG)")

@@ -30,12 +30,16 @@ def table(workload: Workload, fleet: Fleet, results: Mapping[str, Result]) -> Re
     return Group(Text(_title(workload, fleet)), made)
 
 
+def _count(tokens: int) -> str:
+    return f"{tokens / 1e6:.1f} M" if tokens >= 100_000 else f"{tokens:,}"
+
+
 def _title(workload: Workload, fleet: Fleet) -> str:
     used = workload.utilisation(fleet.prefill_tokens_per_s * fleet.replicas)
     routers = f"{fleet.routers} router{'s' if fleet.routers > 1 else ''}"
     return (
         f"{workload.name}: {len(workload.requests)} requests, "
-        f"{workload.prompt_tokens / 1e6:.1f} M prompt tokens in {workload.span_s:.0f} s, "
+        f"{_count(workload.prompt_tokens)} prompt tokens in {workload.span_s:.0f} s, "
         f"of which an endless cache would have {100 * workload.most_cached:.1f} %\n"
         f"{fleet.replicas} replicas of {fleet.cache_tokens / 1e6:g} M tokens, "
         f"{fleet.order} first, {routers}; without a cache {100 * used:.0f} % busy"
