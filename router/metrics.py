@@ -127,7 +127,7 @@ class PlaneCollector(Collector):
         )
         turned_away = CounterMetricFamily(
             PREFIX + "clients_turned_away",
-            "Connections and calls that were not let in, for want of a certificate or token.",
+            "Connections and calls that were not let in, or ended, by what was wrong with them.",
             labels=["reason"],
         )
         for reason, times, _ in self._plane.turned_away():

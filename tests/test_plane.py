@@ -35,6 +35,7 @@ from tests.live_router import LiveRouter, live_router, request_of, until
 pytestmark = pytest.mark.redis
 
 GENERATE = b"/prefixlb.v1.Inference/Generate"
+TURNED_AWAY = 'prefixlb_router_clients_turned_away_total{reason="broken_http2"} 1.0'
 
 
 async def serves(router: LiveRouter) -> bool:
@@ -135,6 +136,7 @@ async def test_bytes_that_are_no_http2_end_their_connection_and_nothing_else(
                 pass  # until it is closed
         assert await serves(router)
         assert idle(router)
+        assert TURNED_AWAY in await router.metrics()
 
 
 async def test_a_message_cut_off_in_the_middle_ends_with_its_stream(redis_url: str) -> None:
@@ -194,6 +196,7 @@ async def test_a_flood_of_streams_that_are_reset_at_once_ends_the_connection(
                     await connection.send(given_up(range(start, start + 4000, 2)))
             assert await ended, "a GOAWAY, or the end of the connection"
         assert await serves(router)
+        assert TURNED_AWAY in await router.metrics()
         await until(lambda: idle(router), 2.0, "nothing in flight")
 
 

@@ -69,7 +69,12 @@ where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let (line, gathered) = shard.line(socket);
-    speak(shard, line, &gathered, seated, peer).await;
+    if let Err(broken) = speak(shard, line, &gathered, seated, peer).await
+        && !broken.is_io()
+        && !broken.is_remote()
+    {
+        shard.plane.strangers.turned_away(Reason::BrokenHttp2, peer);
+    }
     part(&gathered).await;
 }
 
@@ -78,14 +83,15 @@ async fn part<T: AsyncRead + AsyncWrite + Unpin>(gathered: &Gathered<T>) {
     let _ = timeout(LINGER, poll_fn(|cx| gathered.poll_end(cx))).await;
 }
 
-/// Until one of both sides is done.
+/// Until one of both sides is done; an error if the client's bytes made it so.
 async fn speak<T>(
     shard: &Rc<Shard>,
     line: Line<T>,
     gathered: &Gathered<T>,
     seated: &Seated,
     peer: Option<IpAddr>,
-) where
+) -> Result<(), h2::Error>
+where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let mut builder = Builder::new();
@@ -104,9 +110,10 @@ async fn speak<T>(
         Poll::Ready(()) => Poll::Ready(None),
         Poll::Pending => given(gathered, cx, |cx| handshake.as_mut().poll(cx).map(Some)),
     });
-    let Ok(Some(Ok(mut connection))) = timeout(HANDSHAKE_TIMEOUT, handshake).await else {
-        return; // it speaks something else, or nothing
+    let Ok(Some(greeted)) = timeout(HANDSHAKE_TIMEOUT, handshake).await else {
+        return Ok(()); // it says nothing, or somebody else has its place
     };
+    let mut connection = greeted?;
     let mut phases = shard.phases.clone();
     let mut drained = pin!(async move {
         let _ = phases.wait_for(|phase| *phase != Phase::Serving).await;
@@ -138,9 +145,11 @@ async fn speak<T>(
             next
         });
         match next.await {
-            Some(Ok((request, respond))) => take(shard, seated, request, respond, peer),
-            // Its calls learn of it by themselves.
-            Some(Err(_)) | None => return,
+            Some(call) => {
+                let (request, respond) = call?; // its calls learn of an error by themselves
+                take(shard, seated, request, respond, peer);
+            }
+            None => return Ok(()),
         }
     }
 }

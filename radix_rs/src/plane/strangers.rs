@@ -20,13 +20,15 @@ pub(crate) enum Reason {
     Slow,
     /// Its handshake broke rules, or there is no common way to encrypt.
     BrokenTls,
+    /// What it sent is no HTTP/2, or more of it than is borne: resets, settings, headers without end.
+    BrokenHttp2,
     /// It has to bring a token.
     NoToken,
     /// It brought one that does not open what it asked for.
     WrongToken,
 }
 
-const REASONS: [(Reason, &str); 9] = [
+const REASONS: [(Reason, &str); 10] = [
     (Reason::NotTls, "not_tls"),
     (Reason::NoCertificate, "no_certificate"),
     (Reason::BadCertificate, "bad_certificate"),
@@ -34,6 +36,7 @@ const REASONS: [(Reason, &str); 9] = [
     (Reason::NoHttp2, "no_http2"),
     (Reason::Slow, "slow_handshake"),
     (Reason::BrokenTls, "broken_handshake"),
+    (Reason::BrokenHttp2, "broken_http2"),
     (Reason::NoToken, "no_token"),
     (Reason::WrongToken, "wrong_token"),
 ];
