@@ -55,7 +55,8 @@ COUNTERS: tuple[tuple[str, str, Read], ...] = (
     ),
     (
         "delivered_tokens",
-        "Prompt tokens that the replica really reused; captured less these is the mirror's error.",
+        "Prompt tokens that the replica really reused. Captured beyond these is the mirror's error;"
+        " they may be more, as mirrors know whole blocks alone.",
         lambda r: r.member.state.tokens.delivered,
     ),
     ("delta_batches", "Delta batches read.", lambda r: r.member.mirror.totals.batches),
