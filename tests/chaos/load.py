@@ -18,6 +18,9 @@ PAUSE_S = 0.05
 RECONNECT_S = 2.0
 """A client reaches its router again within this time of the router's return."""
 
+BROKEN = "broken after it had begun"
+"""Ended in another way than a router ends an answer whose replica died."""
+
 Prompt = tuple[int, ...]
 
 
@@ -116,9 +119,8 @@ class Load:
             elif begun and isinstance(error, Unavailable):
                 outcome = "failed after it had begun"
             else:
-                outcome = {DeadlineExceeded: "expired", Overloaded: "refused"}.get(
-                    type(error), "lost"
-                )
+                names = {DeadlineExceeded: "expired", Overloaded: "refused"}
+                outcome = names.get(type(error), BROKEN if begun else "lost")
                 violation = f"{type(error).__name__}: {error}"
         if (took_s := time.monotonic() - began_s) > DEADLINE_S + DEADLINE_SLACK_S:
             violation = violation or f"ended {took_s - DEADLINE_S:.1f} s past its deadline"
