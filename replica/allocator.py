@@ -5,19 +5,14 @@ core. What one thread gives back no thread of another heap can use, and gRPC has
 over hours each heap grows to the most that large requests ever took of it.
 """
 
-import ctypes
-
-M_ARENA_MAX = -8
-"""Of malloc.h."""
+from proto.mallopt import Option, mallopt
 
 
 def share_one_heap() -> None:
-    """For this process, before it has threads. Other C libraries do as they do.
+    """For this process, before it has threads.
 
     Few allocate at the same time, most of them under the interpreter's lock. Unlike a router's,
     blocks stay in the heap however large they are: a model on the CPU takes and frees some in each
     layer, and 6 MB that come anew from the system cost 2 ms, six times what writing them takes.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt:
-        mallopt(M_ARENA_MAX, 1)
+    mallopt(Option.ARENA_MAX, 1)

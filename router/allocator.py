@@ -6,10 +6,7 @@ of large requests would leave a multiple of what it held; and before that first 
 small requests need goes back to the system and comes anew.
 """
 
-import ctypes
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of malloc.h."""
+from proto.mallopt import Option, mallopt
 
 KEPT_BYTES = 2 * 2**20
 """At the end of what a thread uses."""
@@ -19,8 +16,6 @@ BLOCK_BYTES = 2**20
 
 
 def bound_what_is_kept() -> None:
-    """For this process, from now on. Other C libraries do as they do."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt:
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-        mallopt(M_MMAP_THRESHOLD, BLOCK_BYTES)
+    """For this process, from now on."""
+    mallopt(Option.TRIM_THRESHOLD, KEPT_BYTES)
+    mallopt(Option.MMAP_THRESHOLD, BLOCK_BYTES)

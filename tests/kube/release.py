@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import helm_python
@@ -22,8 +23,46 @@ ROUTER_IMAGE = f"prefixlb-router:{_VERSION}"
 REPLICA_IMAGE = f"prefixlb-replica:{_VERSION}-trial"
 REDIS_IMAGE = f"{_REDIS['repository']}:{_REDIS['tag']}"
 
-
 OF_EVERY_NAMESPACE = {"ConfigMap kube-root-ca.crt", "ServiceAccount default"}
+
+
+def restricted_pod(
+    name: str,
+    namespace: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    volumes: Sequence[Object] = (),
+    **container: Any,
+) -> Object:
+    """A pod of the router's image at the restricted level, that runs once and ends at once."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": dict(labels or {})},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 10001,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": name,
+                    "image": ROUTER_IMAGE,
+                    "imagePullPolicy": "IfNotPresent",
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    **container,
+                }
+            ],
+            "volumes": list(volumes),
+        },
+    }
 
 
 class Release:

@@ -11,18 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.kube.cluster import Cluster
-from tests.kube.release import FULLNAME, ROUTER_IMAGE, Release
+from tests.kube.release import FULLNAME, Release, restricted_pod
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LOAD_SCRIPT = Path(__file__).parent / "load.py"
 WORKERS = int(os.environ.get("PREFIXLB_TEST_WORKERS", "4"))
-
-HARDENED = {
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "capabilities": {"drop": ["ALL"]},
-}
 
 
 @dataclass
@@ -65,38 +59,21 @@ def loaded(release: Release) -> Iterator[Load]:
             "metadata": config,
             "data": {"load.py": LOAD_SCRIPT.read_text()},
         },
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {**config, "labels": {"app": "load"}},
-            "spec": {
-                "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": 1,
-                "securityContext": {
-                    "runAsNonRoot": True,
-                    "runAsUser": 10001,
-                    "seccompProfile": {"type": "RuntimeDefault"},
+        restricted_pod(
+            "load",
+            release.namespace,
+            labels={"app": "load"},
+            volumes=[{"name": "load", "configMap": {"name": "load"}}],
+            command=["python", "/load/load.py"],
+            env=[
+                {"name": "WORKERS", "value": str(WORKERS)},
+                {
+                    "name": "PREFIXLB_ROUTER",
+                    "value": f"{FULLNAME}-router.{release.namespace}.svc:30000",
                 },
-                "containers": [
-                    {
-                        "name": "load",
-                        "image": ROUTER_IMAGE,
-                        "imagePullPolicy": "IfNotPresent",
-                        "command": ["python", "/load/load.py"],
-                        "env": [
-                            {"name": "WORKERS", "value": str(WORKERS)},
-                            {
-                                "name": "PREFIXLB_ROUTER",
-                                "value": f"{FULLNAME}-router.{release.namespace}.svc:30000",
-                            },
-                        ],
-                        "securityContext": HARDENED,
-                        "volumeMounts": [{"name": "load", "mountPath": "/load"}],
-                    }
-                ],
-                "volumes": [{"name": "load", "configMap": {"name": "load"}}],
-            },
-        },
+            ],
+            volumeMounts=[{"name": "load", "mountPath": "/load"}],
+        ),
     )
     try:
         release.kubectl("wait", "--for=condition=Ready", "pod/load", "--timeout=60s")
@@ -235,29 +212,8 @@ def test_only_who_has_business_there_reaches_a_port(release: Release) -> None:
         "prometheus": (release.monitoring, "reach"),
     }
     for source in ("client", "prometheus"):
-        cluster.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": "reach", "namespace": places[source][0]},
-                "spec": {
-                    "securityContext": {
-                        "runAsNonRoot": True,
-                        "runAsUser": 10001,
-                        "seccompProfile": {"type": "RuntimeDefault"},
-                    },
-                    "containers": [
-                        {
-                            "name": "reach",
-                            "image": ROUTER_IMAGE,
-                            "imagePullPolicy": "IfNotPresent",
-                            "command": ["sleep", "600"],
-                            "securityContext": HARDENED,
-                        }
-                    ],
-                },
-            }
-        )
+        where, pod = places[source]
+        cluster.apply(restricted_pod(pod, where, command=["sleep", "600"]))
     try:
         for source in ("client", "prometheus"):
             where, pod = places[source]
