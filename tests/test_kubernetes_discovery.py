@@ -168,18 +168,30 @@ async def test_what_no_apiserver_says_is_an_apiserver_that_is_away(
     await until(lambda: bool(followed.slices.up), 8.0, "it is back")
 
 
+async def test_a_version_that_is_refused_at_once_is_no_apiserver_that_is_away(
+    followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    await followed.watches()
+    followed.apiserver.refuses_watches = 410
+    followed.apiserver.hang_up()
+    await until(lambda: followed.apiserver.lists >= 3, 8.0, "all is read anew")
+    assert followed.slices.up and followed.slices.errors == 0
+    assert "away" not in caplog.text
+
+
+@pytest.mark.parametrize("refused", ["refuses", "refuses_watches"])
 async def test_a_service_account_that_may_not_is_told_what_it_needs(
-    caplog: pytest.LogCaptureFixture,
+    refused: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with fake_apiserver() as (apiserver, url):
-        apiserver.refuses = 403
+        setattr(apiserver, refused, 403)
         client = client_of(url)
         slices = EndpointSlices(
             client, service="llm", namespace="ns", port_name="grpc", rng=random.Random(0)
         )
         task = asyncio.create_task(slices.follow())
         await until(lambda: slices.up is False, 4.0, "refused")
-        assert slices.addresses is None
+        assert slices.addresses == (None if refused == "refuses" else [])
         assert "must list and watch endpointslices" in caplog.text
         task.cancel()
         await asyncio.wait([task])

@@ -86,8 +86,8 @@ class EndpointSlices:
                 await self._watch(since)
         except TimeoutError:
             retry = pauses(self._rng, most_s=RETRY_S)
-        except (httpx2.TransportError, ApiError) as error:
-            if isinstance(error, ApiError) and error.status.code != GONE:
+        except (httpx2.TransportError, httpx2.HTTPStatusError) as error:
+            if isinstance(error, httpx2.HTTPStatusError) and _code(error) != GONE:
                 raise
             await asyncio.sleep(next(retry))
         return retry
@@ -133,10 +133,15 @@ class EndpointSlices:
         self.errors += 1
         if self.up is not False:
             why = f"{type(error).__name__}: {error}"
-            if isinstance(error, ApiError) and error.status.code == FORBIDDEN:
+            if isinstance(error, httpx2.HTTPStatusError) and _code(error) == FORBIDDEN:
                 why += " (the router's service account must list and watch endpointslices)"
             log.warning("kubernetes is away why=%r", why)
         self.up = False
+
+
+def _code(error: httpx2.HTTPStatusError) -> int | None:
+    """What the apiserver answered with: to a list, within a watch, or to the wish for one."""
+    return error.status.code if isinstance(error, ApiError) else error.response.status_code
 
 
 def serving_addresses(slices: Collection[EndpointSlice], port_name: str) -> list[str]:

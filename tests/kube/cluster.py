@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from lightkube import AsyncClient, KubeConfig
+from lightkube.config.models import Cluster as ClusterAddress
+from lightkube.config.models import User
 
 from tests.chart import Object
 from tests.ports import free_port
@@ -116,7 +118,8 @@ class ApiProxy:
             self._process = None
 
     def client(self) -> AsyncClient:
-        return AsyncClient(KubeConfig.from_server(self.url))
+        config = KubeConfig.from_one(cluster=ClusterAddress(server=self.url), user=User())
+        return AsyncClient(config)
 
 
 def _list(objects: tuple[Object, ...]) -> str:

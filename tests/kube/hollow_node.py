@@ -8,6 +8,7 @@ from typing import Any
 
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Node, NodeStatus, Pod, PodStatus
+from lightkube.resources.discovery_v1 import EndpointSlice
 from lightkube.types import PatchType
 
 from tests.kube.release import ROUTER_IMAGE
@@ -46,6 +47,21 @@ class HollowNode:
     async def delete(self, pod: str, grace_s: int) -> None:
         """With grace it terminates until it is deleted without."""
         await self._client.delete(Pod, pod, namespace=self._namespace, grace_period=grace_s)
+
+    async def annotate(self, service: str, value: str) -> None:
+        """Change the slices of a Service, but nothing that they say of its endpoints."""
+        changed = {"metadata": {"annotations": {"prefixlb-test": value}}}
+        labels = {"kubernetes.io/service-name": service}
+        async for each in self._client.list(
+            EndpointSlice, namespace=self._namespace, labels=labels
+        ):
+            await self._client.patch(
+                EndpointSlice,
+                each.metadata.name,
+                changed,
+                namespace=self._namespace,
+                patch_type=PatchType.MERGE,
+            )
 
     async def beat(self) -> None:
         """Be seen alive until cancelled."""

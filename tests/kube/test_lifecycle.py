@@ -69,19 +69,20 @@ async def test_without_one_of_their_rights_routers_find_nothing_and_say_what_the
             rng=random.Random(0),
         )
         following = asyncio.create_task(slices.follow())
-        await until(lambda: slices.up is True, 5.0, "the apiserver answers")
-        await asyncio.sleep(1.0)
-        assert slices.errors == 0
-        path = "/rules/0/verbs"
-        patch = f'[{{"op": "replace", "path": "{path}", "value": ["{verb}"]}}]'
-        installed.kubectl("patch", "role", ROUTER, "--type=json", "-p", patch)
-        proxy.cut()
-        proxy.restore()
-        await until(lambda: slices.errors > 0, 10.0, "it may not")
-        assert "the router's service account must list and watch endpointslices" in caplog.text
-        following.cancel()
-        await asyncio.wait([following])
-        await slices.close()
+        try:
+            await until(lambda: slices.up is True, 5.0, "the apiserver answers")
+            await asyncio.sleep(1.0)
+            assert slices.errors == 0
+            patch = f'[{{"op": "replace", "path": "/rules/0/verbs", "value": ["{verb}"]}}]'
+            installed.kubectl("patch", "role", ROUTER, "--type=json", "-p", patch)
+            proxy.cut()
+            proxy.restore()
+            await until(lambda: slices.errors > 0, 10.0, "it may not")
+            assert "service account must list and watch endpointslices" in caplog.text
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+            await slices.close()
 
 
 def test_an_upgrade_from_the_chart_before_keeps_all_that_counts_and_can_be_rolled_back(
