@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.kube.cluster import Cluster
-from tests.kube.release import NAME, Release, restricted_pod
+from tests.kube.release import FULLNAME, NAME, Release, restricted_pod
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -99,7 +99,9 @@ def test_only_who_has_business_there_reaches_a_port(
     cluster = release.cluster
 
     def address(part: str) -> str:
-        return str(release.pods(part)[0]["status"]["podIP"])
+        """Of one that is of the release, and not only like it."""
+        pods = [p for p in release.pods(part) if p["metadata"]["name"].startswith(FULLNAME)]
+        return str(pods[0]["status"]["podIP"])
 
     def service(name: str, namespace: str) -> str:
         (found,) = cluster.get("service", name, "-n", namespace)
