@@ -89,6 +89,26 @@ async def test_who_is_not_ready_goes_and_who_terminates_stays_until_it_is_gone(
     await followed.shows()
 
 
+async def test_when_nobody_is_ready_any_more_those_who_were_stay_while_they_are_there(
+    followed: Followed,
+) -> None:
+    """Kubernetes takes all pods for not ready when it has not heard of their nodes."""
+    await followed.watches()
+    followed.put(endpoint("10.0.0.1"), endpoint("10.0.0.2"), endpoint("10.0.0.3", ready=False))
+    await followed.shows("10.0.0.1", "10.0.0.2")
+    unready = [endpoint(f"10.0.0.{n}", ready=False) for n in (1, 2, 3)]
+    followed.put(*unready)
+    followed.put(endpoint("10.0.0.9", ready=False), name="b")
+    await asyncio.sleep(0.2)
+    await followed.shows("10.0.0.1", "10.0.0.2")
+    followed.put(*unready[1:])
+    await followed.shows("10.0.0.2")
+    followed.put(unready[1], endpoint("10.0.0.3"))
+    await followed.shows("10.0.0.3")
+    followed.apiserver.delete("a")
+    await followed.shows()
+
+
 async def test_an_evicted_pod_without_an_address_is_no_ghost(followed: Followed) -> None:
     await followed.watches()
     followed.put(endpoint("10.0.0.1", uid="one"), endpoint("10.0.0.2", uid="two"))

@@ -124,7 +124,14 @@ class EndpointSlices:
             self._tell()
 
     def _tell(self) -> None:
-        addresses = serving_addresses(self._slices.values(), self._port_name)
+        slices = self._slices.values()
+        addresses = serving_addresses(slices, self._port_name)
+        if self.addresses and not addresses:
+            # As after an outage of its own, when Kubernetes has heard of no node for a while and
+            # takes all pods for not ready. Whether those that are still there answer is for their
+            # health to say.
+            there = serving_addresses(slices, self._port_name, ready_or_not=True)
+            addresses = [each for each in self.addresses if each in there]
         if addresses != self.addresses:
             self.addresses = addresses
             self.changed.set()
@@ -144,7 +151,9 @@ def _code(error: httpx2.HTTPStatusError) -> int | None:
     return error.status.code if isinstance(error, ApiError) else error.response.status_code
 
 
-def serving_addresses(slices: Collection[EndpointSlice], port_name: str) -> list[str]:
+def serving_addresses(
+    slices: Collection[EndpointSlice], port_name: str, *, ready_or_not: bool = False
+) -> list[str]:
     """host:port of every endpoint that serves once, by the preferred family that it has, sorted.
 
     Without an address, as those of evicted pods are, an endpoint is nobody's.
@@ -156,7 +165,7 @@ def serving_addresses(slices: Collection[EndpointSlice], port_name: str) -> list
                 continue
             ports = [port.port for port in each.ports or () if port.name == port_name and port.port]
             for endpoint in each.endpoints or ():
-                if ports and endpoint.addresses and _serves(endpoint):
+                if ports and endpoint.addresses and (ready_or_not or _serves(endpoint)):
                     host = endpoint.addresses[0]
                     address = f"[{host}]:{ports[0]}" if family == "IPv6" else f"{host}:{ports[0]}"
                     found.setdefault(_pod(endpoint) or address, address)
