@@ -20,6 +20,12 @@ RESYNC_S = 60.0
 RETRY_S = 5.0
 """Between two attempts at most, however long the apiserver is away."""
 
+UNREADY_S = 3.0
+"""Who was ready leaves after so long of being not ready while others are. After an outage of its
+own Kubernetes has heard of no node for a while, and takes one pod after the other for not ready
+until none is; whether they answer is then for their health to say.
+"""
+
 SERVICE_LABEL = "kubernetes.io/service-name"
 
 FAMILIES = ("IPv4", "IPv6")
@@ -59,6 +65,8 @@ class EndpointSlices:
         self.addresses: list[str] | None = None
         """host:port of the endpoints that serve, sorted; None until they were read."""
         self.changed = asyncio.Event()
+        self._unready_since_s: dict[str, float] = {}
+        """Of those of `addresses` that are not ready, while somebody is."""
         self.up: bool | None = None
         """Whether the apiserver answers; None until it was asked."""
         self.errors = 0
@@ -125,15 +133,17 @@ class EndpointSlices:
 
     def _tell(self) -> None:
         slices = self._slices.values()
-        addresses = serving_addresses(slices, self._port_name)
-        if self.addresses and not addresses:
-            # As after an outage of its own, when Kubernetes has heard of no node for a while and
-            # takes all pods for not ready. Whether those that are still there answer is for their
-            # health to say.
-            there = serving_addresses(slices, self._port_name, ready_or_not=True)
-            addresses = [each for each in self.addresses if each in there]
-        if addresses != self.addresses:
-            self.addresses = addresses
+        ready = serving_addresses(slices, self._port_name)
+        there = serving_addresses(slices, self._port_name, ready_or_not=True)
+        now_s = asyncio.get_running_loop().time()
+        unready = {each for each in self.addresses or () if each in there and each not in ready}
+        since_s = self._unready_since_s if ready else {}
+        self._unready_since_s = {each: since_s.get(each, now_s) for each in unready}
+        kept = {each for each in unready if now_s - self._unready_since_s[each] < UNREADY_S}
+        if kept and ready:
+            asyncio.get_running_loop().call_later(UNREADY_S + 0.01, self._tell)
+        if self.addresses is None or {*ready, *kept} != {*self.addresses}:
+            self.addresses = sorted({*ready, *kept})
             self.changed.set()
 
     def _failed(self, error: Exception) -> None:

@@ -40,7 +40,7 @@ def open_kubernetes(
 
 
 class KubernetesDiscovery:
-    """Those that answer at the endpoints that serve. Who is no longer ready leaves at once."""
+    """Those that answer at the endpoints that serve. Who is no longer listed leaves at once."""
 
     def __init__(self, slices: EndpointSlices, *, ask: Ask) -> None:
         self.slices = slices

@@ -45,7 +45,7 @@ class Discovery:
     proxy: ApiProxy
     slices: Followed
 
-    async def shows(self, *hosts: str, timeout_s: float = 5.0) -> float:
+    async def shows(self, *hosts: str, timeout_s: float = 8.0) -> float:
         """Wait until these serve. Returns after how many seconds."""
         began_s = time.monotonic()
         expected = sorted(f"{host}:30001" for host in hosts)
