@@ -137,11 +137,13 @@ class EndpointSlices:
         there = serving_addresses(slices, self._port_name, ready_or_not=True)
         now_s = asyncio.get_running_loop().time()
         unready = {each for each in self.addresses or () if each in there and each not in ready}
-        since_s = self._unready_since_s if ready else {}
-        self._unready_since_s = {each: since_s.get(each, now_s) for each in unready}
-        kept = {each for each in unready if now_s - self._unready_since_s[each] < UNREADY_S}
-        if kept and ready:
-            asyncio.get_running_loop().call_later(UNREADY_S + 0.01, self._tell)
+        since_s, kept = {}, unready
+        if ready:  # while nobody is, nobody's time runs
+            since_s = {each: self._unready_since_s.get(each, now_s) for each in unready}
+            kept = {each for each, began_s in since_s.items() if now_s - began_s < UNREADY_S}
+            if kept:
+                asyncio.get_running_loop().call_later(UNREADY_S + 0.01, self._tell)
+        self._unready_since_s = since_s
         if self.addresses is None or {*ready, *kept} != {*self.addresses}:
             self.addresses = sorted({*ready, *kept})
             self.changed.set()
