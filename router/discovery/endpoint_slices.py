@@ -20,10 +20,11 @@ RESYNC_S = 60.0
 RETRY_S = 5.0
 """Between two attempts at most, however long the apiserver is away."""
 
-UNREADY_S = 3.0
+UNREADY_S = 15.0
 """Who was ready leaves after so long of being not ready while others are. After an outage of its
-own Kubernetes has heard of no node for a while, and takes one pod after the other for not ready
-until none is; whether they answer is then for their health to say.
+own Kubernetes has heard of no node for a while, and takes some or all of their pods for not ready,
+until each kubelet says otherwise, which it does every 10 s. Whether they answer is meanwhile for
+their health to say.
 """
 
 SERVICE_LABEL = "kubernetes.io/service-name"

@@ -10,7 +10,7 @@ import pytest
 from lightkube import ApiError
 from lightkube.resources.core_v1 import Service
 
-from router.discovery.endpoint_slices import EndpointSlices
+from router.discovery.endpoint_slices import UNREADY_S, EndpointSlices
 from tests.kube.cluster import ApiProxy, Cluster
 from tests.kube.hollow_node import HollowNode, hollow_node, ready
 from tests.live_router import until
@@ -45,7 +45,7 @@ class Discovery:
     proxy: ApiProxy
     slices: Followed
 
-    async def shows(self, *hosts: str, timeout_s: float = 8.0) -> float:
+    async def shows(self, *hosts: str, timeout_s: float = UNREADY_S + 5) -> float:
         """Wait until these serve. Returns after how many seconds."""
         began_s = time.monotonic()
         expected = sorted(f"{host}:30001" for host in hosts)
@@ -195,7 +195,7 @@ async def test_two_hundred_endpoints_are_followed_over_several_slices(
     assert len(slices._slices) >= 2
     half = range(0, PODS, 2)
     await asyncio.gather(*(node.says(f"pod-{n}", conditions=ready(False)) for n in half))
-    half_s = await discovery.shows(*hosts[1::2], timeout_s=10.0)
+    half_s = await discovery.shows(*hosts[1::2])
     await asyncio.gather(*(node.delete(f"pod-{n}", grace_s=0) for n in range(PODS)))
     none_s = await discovery.shows(timeout_s=10.0)
     print(f"\n{PODS} endpoints: all {all_s:.1f} s, half {half_s:.1f} s, none {none_s:.1f} s later")
