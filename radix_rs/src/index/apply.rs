@@ -15,14 +15,35 @@ pub(super) struct Recent {
     removed: RunId,
 }
 
+/// A block that was looked for, and its place, if it has one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sought {
+    replica: ReplicaId,
+    hash: u64,
+    at: Option<At>,
+}
+
 /// Blocks that are removed, and runs that are looked at, in a step; in tests so few that it takes many.
-const STEP: usize = if cfg!(test) { 2 } else { 256 };
+const STEP: usize = if cfg!(test) { 2 } else { 64 };
 
 impl Index {
     /// The replica now holds `hashes`, the first of which follows `parent`. Returns how many it did not hold.
     ///
     /// Hashes must not be [`NO_PARENT`].
     pub fn store(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> u64 {
+        let stored = self.store_step(replica, parent, hashes);
+        self.tidy();
+        stored
+    }
+
+    /// Looks for the block that is stored after, unless it is at hand: true if that was a step of its own. Nothing
+    /// but that store may come next.
+    pub fn seek_parent(&mut self, replica: ReplicaId, parent: u64) -> bool {
+        parent != NO_PARENT && self.seek(replica, self.recent[replica as usize].stored, parent)
+    }
+
+    /// The same, as a step of more: leaves it to the caller to [`lend_untidy`](Self::lend_untidy).
+    pub fn store_step(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> u64 {
         self.clock = self.clock.wrapping_add(1);
         if self.append_end(replica, parent, hashes) {
             self.forget_excess();
@@ -59,14 +80,28 @@ impl Index {
     pub fn remove(&mut self, replica: ReplicaId, removed: &Removed) -> u64 {
         let mut left = *removed;
         let mut gone = 0;
-        while left.count > 0 {
-            gone += self.remove_step(replica, &mut left);
+        let mut goes_on = left.count > 0;
+        while goes_on {
+            let (now, more) = self.remove_step(replica, &mut left);
+            gone += now;
+            goes_on = more;
         }
+        self.tidy();
         gone
     }
 
-    /// The same for the last [`STEP`] blocks of the range; leaves what remains of it, `count` 0 if that is nothing.
-    pub fn remove_step(&mut self, replica: ReplicaId, left: &mut Removed) -> u64 {
+    /// The same in steps, which look for the last [`STEP`] blocks of the range, drop them, and settle a run each: how
+    /// many it held of those that are dropped, and whether there is more to do, before anything else is done to the
+    /// index. Leaves what remains of the range.
+    pub fn remove_step(&mut self, replica: ReplicaId, left: &mut Removed) -> (u64, bool) {
+        if let Some(run) = self.touched.pop() {
+            self.settle_alive(run);
+            let goes_on = left.count > 0 || !self.touched.is_empty();
+            if !goes_on {
+                self.forget_excess(); // what was cut takes more than it did
+            }
+            return (0, goes_on);
+        }
         let recent = self.recent[replica as usize].removed;
         if let Some(run) = self.runs.get(recent)
             && let (len, count) = (run.len(), left.count as usize)
@@ -75,8 +110,10 @@ impl Index {
             && self.drop_end(replica, recent, len - count, len)
         {
             left.count = 0;
-            self.forget_excess();
-            return count as u64;
+            return (count as u64, false);
+        }
+        if left.last != NO_PARENT && self.seek(replica, recent, left.last) {
+            return (0, true);
         }
         let before = self.tally(replica).count;
         let mut next = match left.last {
@@ -92,7 +129,6 @@ impl Index {
         }
         let mut now = STEP.min(left.count as usize);
         left.count -= now as u32;
-        let mut touched = std::mem::take(&mut self.touched);
         while now > 0
             && let Some(At { run, offset }) = next
         {
@@ -116,17 +152,17 @@ impl Index {
             };
             self.recent[replica as usize].removed = run;
             if !self.drop_end(replica, run, from, to) {
-                touched.push(self.drop_range(replica, run, from, to));
+                // Settled later: that forgets blocks nobody holds, and with them the way up.
+                let touched = self.drop_range(replica, run, from, to);
+                self.touched.push(touched);
             }
         }
         if now > 0 || left.last == NO_PARENT {
             left.count = 0;
         }
-        // Only now: settling forgets blocks nobody holds, and with them the way up.
-        self.settle_all(&mut touched);
-        self.touched = touched;
-        self.forget_excess(); // what was cut takes more than it did
-        before - self.tally(replica).count
+        self.touched.reverse(); // children first
+        let goes_on = left.count > 0 || !self.touched.is_empty();
+        (before - self.tally(replica).count, goes_on)
     }
 
     /// The replica holds nothing. Returns how many blocks it held. Looks at every run.
@@ -136,6 +172,7 @@ impl Index {
         while goes_on {
             (_, goes_on) = self.clear_step(replica, &mut from);
         }
+        self.tidy();
         held
     }
 
@@ -164,20 +201,17 @@ impl Index {
             *from = to;
             return (held, true);
         }
-        let mut touched = std::mem::take(&mut self.touched);
-        let mut now = touched.split_off(touched.len().saturating_sub(STEP));
-        self.settle_all(&mut now);
-        self.touched = touched;
+        for run in self.touched.split_off(self.touched.len().saturating_sub(STEP)) {
+            self.settle_alive(run);
+        }
         self.forget_excess();
         (held, !self.touched.is_empty())
     }
 
-    /// Settling one run may take in or forget others; those need no more.
-    fn settle_all(&mut self, touched: &mut Vec<RunId>) {
-        for run in touched.drain(..) {
-            if self.runs[run].is_alive() {
-                self.settle(run);
-            }
+    /// Settles a run that was touched, unless settling another one took it in or forgot it.
+    fn settle_alive(&mut self, run: RunId) {
+        if self.runs[run].is_alive() {
+            self.settle(run);
         }
     }
 
@@ -186,14 +220,36 @@ impl Index {
         At { run, offset }
     }
 
+    /// Where the replica's part of a run ends, if it does with this block.
+    fn end(&self, replica: ReplicaId, run: RunId, hash: u64) -> Option<At> {
+        let found = self.runs.get(run)?;
+        let depth = found.holders.depth(replica, found.len());
+        let is_it = depth > 0 && found.span.get(depth - 1) == hash;
+        is_it.then(|| At {
+            run,
+            offset: depth - 1,
+        })
+    }
+
+    /// Looks for a block and keeps the place for [`Self::find_end`], unless it is at hand: whether it did.
+    fn seek(&mut self, replica: ReplicaId, guess: RunId, hash: u64) -> bool {
+        let is_sought = |sought: Sought| sought.replica == replica && sought.hash == hash;
+        if self.sought.is_some_and(is_sought) || self.end(replica, guess, hash).is_some() {
+            return false;
+        }
+        let at = self.find_end(replica, guess, hash);
+        self.sought = Some(Sought { replica, hash, at });
+        true
+    }
+
     /// Where a block stands, first looked for where the replica's part of the run `guess` ends.
-    fn find_end(&self, replica: ReplicaId, guess: RunId, hash: u64) -> Option<At> {
-        if let Some(run) = self.runs.get(guess) {
-            let depth = run.holders.depth(replica, run.len());
-            if depth > 0 && run.span.get(depth - 1) == hash {
-                let offset = depth - 1;
-                return Some(At { run: guess, offset });
-            }
+    fn find_end(&mut self, replica: ReplicaId, guess: RunId, hash: u64) -> Option<At> {
+        let sought = self.sought.take();
+        if let Some(sought) = sought.filter(|it| it.replica == replica && it.hash == hash) {
+            return sought.at;
+        }
+        if let Some(at) = self.end(replica, guess, hash) {
+            return Some(at);
         }
         // A publisher that lies may have it elsewhere, too: what others hold must not hide what this one does.
         let held = |at| self.is_held(replica, at);

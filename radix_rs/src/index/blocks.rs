@@ -2,7 +2,7 @@
 
 use super::arena::Arena;
 use super::chunk::{CHUNK, Chunk, ChunkId};
-use super::locator::{Generation, Locator, Slot};
+use super::locator::{Locator, Slot};
 use super::run::RunId;
 use super::span::Span;
 
@@ -35,13 +35,26 @@ struct Freed {
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     owners: Vec<Owner>,
-    /// Changes when a chunk is freed, or written where it was written before.
-    generations: Vec<Generation>,
-    /// Up to where each chunk was written in this generation.
+    /// Up to where each chunk was written, of what the locator has not forgotten.
     written: Vec<u8>,
     free: Freed,
     locator: Locator,
+    /// Of the locator, when it was last tidied.
+    locator_bytes: usize,
     len: usize,
+}
+
+/// What leads to the blocks, given away to be tidied while others read the index.
+#[derive(Debug)]
+pub(crate) struct Untidy {
+    locator: Locator,
+    blocks: usize,
+}
+
+impl Untidy {
+    pub fn tidy(&mut self) {
+        self.locator.tidy(self.blocks);
+    }
 }
 
 impl Blocks {
@@ -62,7 +75,20 @@ impl Blocks {
             (span.get(offset) == hash).then_some(At { run, offset })
         };
         let accepts = |slot| at(slot).is_some_and(&is);
-        at(self.locator.find(hash, &self.generations, accepts)?)
+        at(self.locator.find(hash, accepts)?)
+    }
+
+    /// Gives the locator away if there is something to tidy. Until it is back, no block may be changed or found.
+    pub fn lend_untidy(&mut self) -> Option<Untidy> {
+        self.locator.is_untidy(self.len).then(|| Untidy {
+            locator: std::mem::take(&mut self.locator),
+            blocks: self.len,
+        })
+    }
+
+    pub fn put_back(&mut self, lent: Untidy) {
+        self.locator = lent.locator;
+        self.locator_bytes = self.locator.size_bytes();
     }
 
     /// Appends `hashes` to the span of `run`.
@@ -89,7 +115,6 @@ impl Blocks {
             span.last = last;
         }
         self.len += hashes.len();
-        self.locator.tidy(self.len, &self.generations);
     }
 
     /// Writes into the last chunk of a span.
@@ -99,15 +124,14 @@ impl Blocks {
         let id = chunk.id as usize;
         if at < self.written[id] as usize {
             // Entries of blocks that were here before must not count as valid for ever.
-            self.generations[id] = self.generations[id].wrapping_add(1);
+            self.locator.forget_chunk(chunk.id);
             let from = if number == 0 { span.skew } else { 0 };
             let (kept, slot) = (chunk.range(from, at), slot(chunk.id, from));
-            self.locator.log(kept, slot, &self.generations);
+            self.locator.log(kept, slot);
         }
         chunk.put(at, hashes);
         self.written[id] = (at + hashes.len()) as u8;
-        self.locator
-            .log(hashes, slot(chunk.id, at), &self.generations);
+        self.locator.log(hashes, slot(chunk.id, at));
     }
 
     /// Forgets all blocks of a span but the first `len`.
@@ -118,14 +142,13 @@ impl Blocks {
         while span.chunks.len() > kept
             && let Some(chunk) = span.chunks.pop()
         {
-            free(&mut self.generations, &mut self.free, chunk);
+            free(&mut self.locator, &mut self.free, chunk);
         }
         span.len = len;
         span.last = if len == 0 { 0 } else { span.get(len - 1) };
         if span.chunks.capacity() > 4 * kept {
             span.chunks.shrink_to(kept);
         }
-        self.locator.tidy(self.len, &self.generations);
     }
 
     /// Cuts a span strictly inside. The rest keeps the number of its run; the front, which is returned, gets `front`.
@@ -165,7 +188,7 @@ impl Blocks {
                 let shared = rest.chunks.remove(0);
                 let to = CHUNK.min(end + rest.len);
                 self.write(&mut head, end, shared.range(end, to));
-                free(&mut self.generations, &mut self.free, shared);
+                free(&mut self.locator, &mut self.free, shared);
             }
             head.chunks.append(&mut rest.chunks);
             head.len += rest.len;
@@ -191,7 +214,7 @@ impl Blocks {
         let id = self.free.ids.pop().unwrap_or(self.owners.len() as ChunkId);
         if id as usize == self.owners.len() {
             self.owners.push(Owner::default());
-            self.generations.push(0);
+            self.locator.add_chunk();
             self.written.push(0);
         }
         self.owners[id as usize] = Owner { run, index };
@@ -202,8 +225,8 @@ impl Blocks {
     /// Bytes of the chunks and of what leads to them.
     pub fn size_bytes(&self) -> usize {
         let chunks = self.owners.len() - self.free.ids.len() + self.free.spare.len();
-        let row = size_of::<Owner>() + size_of::<Generation>() + 1;
-        chunks * CHUNK * size_of::<u64>() + self.owners.capacity() * row + self.locator.size_bytes()
+        let rows = self.owners.capacity() * (size_of::<Owner>() + 1);
+        chunks * CHUNK * size_of::<u64>() + rows + self.locator_bytes
     }
 }
 
@@ -211,9 +234,8 @@ fn slot(chunk: ChunkId, at: usize) -> Slot {
     chunk * CHUNK as u32 + at as u32
 }
 
-fn free(generations: &mut [Generation], freed: &mut Freed, chunk: Chunk) {
-    let generation = &mut generations[chunk.id as usize];
-    *generation = generation.wrapping_add(1);
+fn free(locator: &mut Locator, freed: &mut Freed, chunk: Chunk) {
+    locator.forget_chunk(chunk.id);
     freed.ids.push(chunk.id);
     if freed.spare.len() < SPARE {
         freed.spare.push(chunk);

@@ -57,9 +57,9 @@ pub use replica_set::{ReplicaId, ReplicaSet};
 pub use walk::Matches;
 pub(crate) use walk::{bisect, common};
 
-use apply::Recent;
+use apply::{Recent, Sought};
 use arena::Arena;
-use blocks::{At, Blocks};
+use blocks::{At, Blocks, Untidy};
 use queue::Queue;
 use run::{RunId, Tick};
 use starts::Starts;
@@ -113,8 +113,10 @@ pub struct Index {
     run_heap_bytes: usize,
     /// Runs whose parent is not known, though they have one.
     orphans: usize,
-    /// Runs that a removal touched, kept to spare the allocation.
+    /// Runs that a removal touched, still to be settled.
     touched: Vec<RunId>,
+    /// Found in the last step, for this one.
+    sought: Option<Sought>,
 }
 
 impl Default for Index {
@@ -134,6 +136,7 @@ impl Default for Index {
             run_heap_bytes: 0,
             orphans: 0,
             touched: Vec::new(),
+            sought: None,
         }
     }
 }
@@ -191,6 +194,24 @@ impl Index {
                 run.span.range(0, depth)
             })
             .collect()
+    }
+
+    /// What is to be done after some steps, and can be done while others read the index: then it must be put back
+    /// before the next step.
+    pub(crate) fn lend_untidy(&mut self) -> Option<Untidy> {
+        self.blocks.lend_untidy()
+    }
+
+    pub(crate) fn put_back(&mut self, lent: Untidy) {
+        self.blocks.put_back(lent);
+        self.forget_excess(); // it may take more than it did
+    }
+
+    fn tidy(&mut self) {
+        if let Some(mut lent) = self.lend_untidy() {
+            lent.tidy();
+            self.put_back(lent);
+        }
     }
 
     /// Edges of the tree.
