@@ -2,6 +2,7 @@
 
 use super::blocks::At;
 use super::holders::Holders;
+use super::locator::Slot;
 use super::run::{Run, RunId};
 use super::span::Span;
 use super::{Index, ReplicaId, Tally};
@@ -15,12 +16,19 @@ pub(super) struct Recent {
     removed: RunId,
 }
 
-/// A block that was looked for, and its place, if it has one.
-#[derive(Clone, Copy, Debug)]
+/// A block that is looked for while others read the index.
+#[derive(Debug)]
 pub(super) struct Sought {
     replica: ReplicaId,
-    hash: u64,
-    at: Option<At>,
+    pub hash: u64,
+    /// Where it may be, once it is known.
+    pub places: Option<Vec<Slot>>,
+}
+
+impl Sought {
+    fn is(&self, replica: ReplicaId, hash: u64) -> bool {
+        self.replica == replica && self.hash == hash
+    }
 }
 
 /// Blocks that are removed, and runs that are looked at, in a step; in tests so few that it takes many.
@@ -36,13 +44,13 @@ impl Index {
         stored
     }
 
-    /// Looks for the block that is stored after, unless it is at hand: true if that was a step of its own. Nothing
-    /// but that store may come next.
+    /// Has the block looked for that is stored after, unless it is at hand: true if that is to be done before, and
+    /// before anything else.
     pub fn seek_parent(&mut self, replica: ReplicaId, parent: u64) -> bool {
         parent != NO_PARENT && self.seek(replica, self.recent[replica as usize].stored, parent)
     }
 
-    /// The same, as a step of more: leaves it to the caller to [`lend_untidy`](Self::lend_untidy).
+    /// The same as a step, after which an [`errand`](Self::errand) may be due.
     pub fn store_step(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> u64 {
         self.clock = self.clock.wrapping_add(1);
         if self.append_end(replica, parent, hashes) {
@@ -90,12 +98,15 @@ impl Index {
         gone
     }
 
-    /// The same in steps, which look for the last [`STEP`] blocks of the range, drop them, and settle a run each: how
+    /// The same in steps, which have the last block looked for, drop up to [`STEP`] blocks, and settle a run each: how
     /// many it held of those that are dropped, and whether there is more to do, before anything else is done to the
-    /// index. Leaves what remains of the range.
+    /// index but an [`errand`](Self::errand). Leaves what remains of the range.
     pub fn remove_step(&mut self, replica: ReplicaId, left: &mut Removed) -> (u64, bool) {
         if let Some(run) = self.touched.pop() {
-            self.settle_alive(run);
+            if self.runs[run].is_alive() {
+                let next = self.settle_step(run);
+                self.touched.extend(next);
+            }
             let goes_on = left.count > 0 || !self.touched.is_empty();
             if !goes_on {
                 self.forget_excess(); // what was cut takes more than it did
@@ -201,18 +212,17 @@ impl Index {
             *from = to;
             return (held, true);
         }
-        for run in self.touched.split_off(self.touched.len().saturating_sub(STEP)) {
-            self.settle_alive(run);
+        for run in self
+            .touched
+            .split_off(self.touched.len().saturating_sub(STEP))
+        {
+            // Settling one may take in or forget others; those need no more.
+            if self.runs[run].is_alive() {
+                self.settle(run);
+            }
         }
         self.forget_excess();
         (held, !self.touched.is_empty())
-    }
-
-    /// Settles a run that was touched, unless settling another one took it in or forgot it.
-    fn settle_alive(&mut self, run: RunId) {
-        if self.runs[run].is_alive() {
-            self.settle(run);
-        }
     }
 
     fn last_of(&self, run: RunId) -> At {
@@ -231,28 +241,33 @@ impl Index {
         })
     }
 
-    /// Looks for a block and keeps the place for [`Self::find_end`], unless it is at hand: whether it did.
+    /// Has a block looked for, unless it is at hand: whether that is to be done.
     fn seek(&mut self, replica: ReplicaId, guess: RunId, hash: u64) -> bool {
-        let is_sought = |sought: Sought| sought.replica == replica && sought.hash == hash;
-        if self.sought.is_some_and(is_sought) || self.end(replica, guess, hash).is_some() {
+        let is_sought = |sought: &Sought| sought.is(replica, hash);
+        if self.sought.as_ref().is_some_and(is_sought) || self.end(replica, guess, hash).is_some() {
             return false;
         }
-        let at = self.find_end(replica, guess, hash);
-        self.sought = Some(Sought { replica, hash, at });
+        self.sought = Some(Sought {
+            replica,
+            hash,
+            places: None,
+        });
         true
     }
 
-    /// Where a block stands, first looked for where the replica's part of the run `guess` ends.
+    /// Where a block stands: where it was looked for, or where the replica's part of the run `guess` ends, or elsewhere.
     fn find_end(&mut self, replica: ReplicaId, guess: RunId, hash: u64) -> Option<At> {
-        let sought = self.sought.take();
-        if let Some(sought) = sought.filter(|it| it.replica == replica && it.hash == hash) {
-            return sought.at;
-        }
+        let sought = self.sought.take().filter(|it| it.is(replica, hash));
         if let Some(at) = self.end(replica, guess, hash) {
             return Some(at);
         }
         // A publisher that lies may have it elsewhere, too: what others hold must not hide what this one does.
         let held = |at| self.is_held(replica, at);
+        if let Some(places) = sought.and_then(|sought| sought.places) {
+            let places = || places.iter().copied();
+            let held = self.blocks.find_among(places(), &self.runs, hash, held);
+            return held.or_else(|| self.blocks.find_among(places(), &self.runs, hash, |_| true));
+        }
         let held = self.blocks.find(&self.runs, hash, held);
         held.or_else(|| self.find(hash))
     }

@@ -44,16 +44,19 @@ pub(crate) struct Blocks {
     len: usize,
 }
 
-/// What leads to the blocks, given away to be tidied while others read the index.
+/// What is to be done with the locator alone, while others may read the index.
 #[derive(Debug)]
-pub(crate) struct Untidy {
+pub(crate) struct Errand {
     locator: Locator,
     blocks: usize,
+    sought: Option<u64>,
+    found: Option<Vec<Slot>>,
 }
 
-impl Untidy {
-    pub fn tidy(&mut self) {
+impl Errand {
+    pub fn run(&mut self) {
         self.locator.tidy(self.blocks);
+        self.found = self.sought.map(|hash| self.locator.find(hash).collect());
     }
 }
 
@@ -65,30 +68,45 @@ impl Blocks {
 
     /// Where a hash stands, however deep inside a run, if `is` accepts it.
     pub fn find(&self, runs: &Arena, hash: u64, is: impl Fn(At) -> bool) -> Option<At> {
-        let at = |slot: Slot| {
-            let owner = self.owners[slot as usize / CHUNK];
-            let span = &runs[owner.run].span;
-            let offset = (owner.index as usize * CHUNK + slot as usize % CHUNK)
-                .checked_sub(span.skew)
-                .filter(|&offset| offset < span.len)?;
-            let run = owner.run;
-            (span.get(offset) == hash).then_some(At { run, offset })
-        };
-        let accepts = |slot| at(slot).is_some_and(&is);
-        at(self.locator.find(hash, accepts)?)
+        self.find_among(self.locator.find(hash), runs, hash, is)
     }
 
-    /// Gives the locator away if there is something to tidy. Until it is back, no block may be changed or found.
-    pub fn lend_untidy(&mut self) -> Option<Untidy> {
-        self.locator.is_untidy(self.len).then(|| Untidy {
-            locator: std::mem::take(&mut self.locator),
-            blocks: self.len,
+    /// The same if it is at one of these places.
+    pub fn find_among(
+        &self,
+        mut slots: impl Iterator<Item = Slot>,
+        runs: &Arena,
+        hash: u64,
+        is: impl Fn(At) -> bool,
+    ) -> Option<At> {
+        slots.find_map(|slot| {
+            let Owner { run, index } = self.owners[slot as usize / CHUNK];
+            let span = &runs[run].span;
+            let offset = (index as usize * CHUNK + slot as usize % CHUNK)
+                .checked_sub(span.skew)
+                .filter(|&offset| offset < span.len)?;
+            let at = At { run, offset };
+            (span.get(offset) == hash && is(at)).then_some(at)
         })
     }
 
-    pub fn put_back(&mut self, lent: Untidy) {
-        self.locator = lent.locator;
+    /// Gives the locator away, if there is something to tidy or a block to look for. Until it is back, no block may be
+    /// changed or found.
+    pub fn errand(&mut self, sought: Option<u64>) -> Option<Errand> {
+        let is_due = sought.is_some() || self.locator.is_untidy(self.len);
+        is_due.then(|| Errand {
+            locator: std::mem::take(&mut self.locator),
+            blocks: self.len,
+            sought,
+            found: None,
+        })
+    }
+
+    /// The places that the block may be at, if one was looked for.
+    pub fn done(&mut self, errand: Errand) -> Option<Vec<Slot>> {
+        self.locator = errand.locator;
         self.locator_bytes = self.locator.size_bytes();
+        errand.found
     }
 
     /// Appends `hashes` to the span of `run`.

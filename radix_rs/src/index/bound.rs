@@ -41,9 +41,9 @@ impl Index {
             && let Some(run) = self.next_to_forget()
         {
             self.forget_end(run);
-            if let Some(mut lent) = self.blocks.lend_untidy() {
-                lent.tidy();
-                self.blocks.put_back(lent);
+            if let Some(mut errand) = self.blocks.errand(None) {
+                errand.run();
+                self.blocks.done(errand);
             }
         }
     }

@@ -191,7 +191,10 @@ impl Locator {
 
     /// Whether there is something to tidy, with so many blocks.
     pub fn is_untidy(&self, live: usize) -> bool {
-        self.pending.len() >= PENDING || self.is_short(live) || self.is_sparse(live) || self.is_stale(live)
+        self.pending.len() >= PENDING
+            || self.is_short(live)
+            || self.is_sparse(live)
+            || self.is_stale(live)
     }
 
     /// Of buckets.
@@ -237,14 +240,13 @@ impl Locator {
         }
     }
 
-    /// The newest place with these bits of the hash that `is` accepts.
-    pub fn find(&self, hash: u64, mut is: impl FnMut(Slot) -> bool) -> Option<Slot> {
+    /// Places with these bits of the hash, the newest first.
+    pub fn find(&self, hash: u64) -> impl Iterator<Item = Slot> {
         let bucket = self.buckets.get(self.bucket(hash as usize));
         newest(&self.pending, hash)
             .chain(newest(bucket.map_or(&[], Vec::as_slice), hash))
             .filter(|entry| entry.is_valid(&self.generations))
             .map(Entry::slot)
-            .find(|&slot| is(slot))
     }
 
     pub fn size_bytes(&self) -> usize {

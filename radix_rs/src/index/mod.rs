@@ -49,6 +49,8 @@ mod shape;
 mod span;
 mod starts;
 #[cfg(test)]
+mod step_tests;
+#[cfg(test)]
 mod tests;
 mod walk;
 
@@ -59,7 +61,7 @@ pub(crate) use walk::{bisect, common};
 
 use apply::{Recent, Sought};
 use arena::Arena;
-use blocks::{At, Blocks, Untidy};
+use blocks::{At, Blocks, Errand};
 use queue::Queue;
 use run::{RunId, Tick};
 use starts::Starts;
@@ -115,7 +117,7 @@ pub struct Index {
     orphans: usize,
     /// Runs that a removal touched, still to be settled.
     touched: Vec<RunId>,
-    /// Found in the last step, for this one.
+    /// For the next step.
     sought: Option<Sought>,
 }
 
@@ -196,21 +198,26 @@ impl Index {
             .collect()
     }
 
-    /// What is to be done after some steps, and can be done while others read the index: then it must be put back
-    /// before the next step.
-    pub(crate) fn lend_untidy(&mut self) -> Option<Untidy> {
-        self.blocks.lend_untidy()
+    /// What is to be done after a step, if anything is, and can be done while others read the index.
+    pub(crate) fn errand(&mut self) -> Option<Errand> {
+        let sought = self.sought.as_ref();
+        let sought = sought.filter(|sought| sought.places.is_none());
+        self.blocks.errand(sought.map(|sought| sought.hash))
     }
 
-    pub(crate) fn put_back(&mut self, lent: Untidy) {
-        self.blocks.put_back(lent);
-        self.forget_excess(); // it may take more than it did
+    /// It is done, before the next step.
+    pub(crate) fn done(&mut self, errand: Errand) {
+        let places = self.blocks.done(errand);
+        if let Some(sought) = &mut self.sought {
+            sought.places = places;
+        }
+        self.forget_excess(); // what was tidied may take more than it did
     }
 
     fn tidy(&mut self) {
-        if let Some(mut lent) = self.lend_untidy() {
-            lent.tidy();
-            self.put_back(lent);
+        if let Some(mut errand) = self.errand() {
+            errand.run();
+            self.done(errand);
         }
     }
 

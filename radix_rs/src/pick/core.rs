@@ -33,8 +33,9 @@ impl Hashed<'_> {
     }
 }
 
-/// All a router knows. One writer at a time.
+/// All a router knows. One writer at a time. Apart from the words of its lock: threads that wait write there.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Core {
     pub(super) fleet: Fleet,
     pub(super) index: Index,

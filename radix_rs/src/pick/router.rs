@@ -76,23 +76,24 @@ impl Router {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes steps as long as there are any; who waits meanwhile goes first. What no prompt needs is done without
-    /// the lock.
+    /// Takes steps as long as there are any; who waits meanwhile goes first, and what concerns no prompt is done
+    /// without the lock.
     fn go_on(&self, mut step: impl FnMut(&mut Core) -> bool) {
         let mut core = self.core();
         let mut goes_on = true;
         while goes_on {
             goes_on = step(&mut core);
-            let mut lent = core.index.lend_untidy();
-            if lent.is_some() || self.core.is_wanted() {
+            let errand = core.index.errand();
+            if errand.is_some() || self.core.is_wanted() {
                 drop(core);
-                if let Some(lent) = &mut lent {
-                    lent.tidy();
-                }
+                let errand = errand.map(|mut errand| {
+                    errand.run();
+                    errand
+                });
                 self.core.give_way();
                 core = self.core();
-                if let Some(lent) = lent {
-                    core.index.put_back(lent);
+                if let Some(errand) = errand {
+                    core.index.done(errand);
                 }
             }
         }
