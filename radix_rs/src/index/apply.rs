@@ -188,7 +188,7 @@ impl Index {
     }
 
     /// The same in steps, of which the first is from 0 and each looks at a few runs: how many blocks it held, and
-    /// whether there is more to do, before anything else is done to the index.
+    /// whether there is more to do, before anything else is done to the index but an [`errand`](Self::errand).
     pub fn clear_step(&mut self, replica: ReplicaId, from: &mut usize) -> (u64, bool) {
         let mut held = 0;
         if *from == 0 {
@@ -212,10 +212,8 @@ impl Index {
             *from = to;
             return (held, true);
         }
-        for run in self
-            .touched
-            .split_off(self.touched.len().saturating_sub(STEP))
-        {
+        let last = self.touched.len().saturating_sub(STEP);
+        for run in self.touched.split_off(last) {
             // Settling one may take in or forget others; those need no more.
             if self.runs[run].is_alive() {
                 self.settle(run);

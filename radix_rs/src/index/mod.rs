@@ -22,6 +22,10 @@
 //! and removing a block touch no table at random, which would cost more than the rest together: a block is
 //! copied, added to the digest and noted at the end of a bucket.
 //!
+//! Events are applied in steps, between which others may read. What concerns the locator alone, which no walk
+//! needs, is an errand, to be run while they do: putting new entries into their buckets, tidying those, and looking for
+//! the block that the next step begins at.
+//!
 //! `apply` changes what a replica holds; `shape` cuts and joins runs; `bound` forgets, in the order of a `queue`;
 //! `walk` reads; `check` proves.
 //!
