@@ -23,7 +23,7 @@
 //! copied, added to the digest and noted at the end of a bucket.
 //!
 //! `apply` changes what a replica holds; `shape` cuts and joins runs; `bound` forgets, in the order of a `queue`;
-//! `walk` reads; `check` proves.
+//! `walk` reads, and `browse` for people; `check` proves.
 //!
 //! One index serves all models: chains of different namespaces share no hash.
 #![expect(
@@ -37,6 +37,9 @@ mod blocks;
 mod bound;
 #[cfg(test)]
 mod bound_tests;
+mod browse;
+#[cfg(test)]
+mod browse_tests;
 mod check;
 mod chunk;
 mod holders;
@@ -52,6 +55,7 @@ mod starts;
 mod tests;
 mod walk;
 
+pub use browse::{Branch, Listing, NoBranch};
 pub use position::{Outcome, Position};
 pub use replica_set::{ReplicaId, ReplicaSet};
 pub use walk::Matches;

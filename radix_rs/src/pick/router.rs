@@ -68,7 +68,7 @@ impl Router {
         }
     }
 
-    fn core(&self) -> MutexGuard<'_, Core> {
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.take()
     }
 
@@ -77,7 +77,7 @@ impl Router {
     }
 
     /// Takes steps as long as there are any; who waits meanwhile goes first.
-    fn go_on(&self, mut step: impl FnMut(&mut Core) -> bool) {
+    pub(super) fn go_on(&self, mut step: impl FnMut(&mut Core) -> bool) {
         let mut core = self.core();
         while step(&mut core) {
             if self.core.is_wanted() {
