@@ -1,4 +1,6 @@
-"""The metrics page of a process, over HTTP on threads of its own; beside it, whether it serves."""
+"""The metrics page of a process, over HTTP on threads of its own; beside it, whether it serves, and
+a site for people if the process has one.
+"""
 
 import logging
 import socket
@@ -9,11 +11,13 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 
 from proto.errors import Unavailable
 from proto.health_answers import HealthAnswers
+from proto.site import Answer, Asked, Site
 
 log = logging.getLogger(__name__)
 
@@ -27,27 +31,77 @@ that waits would end the polling at once, again and again."""
 SILENCE_S = 10.0
 """Between two log lines about that."""
 
+STALLED_S = 30.0
+"""A client that neither sends nor takes anything for so long is given up."""
+
+MAX_QUERY_FIELDS = 16
+
 
 class Handler(MetricsHandler):
-    """Paths that are about health have an answer of one line; every other one is the metrics."""
+    """Paths that are about health have an answer of one line, those of the site its own; every
+    other one is the metrics.
+    """
 
+    timeout = STALLED_S
     health: HealthAnswers | None = None
+    site: Site | None = None
 
     def do_GET(self) -> None:
+        if self.site and self.site.has(self._path):
+            self._send(self._ask(self.site))
+            return
         serves = self.health and self.health.serves(self.path)
         if serves is None:
             super().do_GET()
+        elif serves:
+            self._send(_line(HTTPStatus.OK, "SERVING"))
+        else:
+            self._send(_line(HTTPStatus.SERVICE_UNAVAILABLE, "NOT_SERVING"))
+
+    def do_POST(self) -> None:
+        if self.site is None or not self.site.has(self._path):
+            self._send(_line(HTTPStatus.METHOD_NOT_ALLOWED, "nothing is posted here"))
             return
-        status, said = (
-            (HTTPStatus.OK, b"SERVING\n")
-            if serves
-            else (HTTPStatus.SERVICE_UNAVAILABLE, b"NOT_SERVING\n")
-        )
-        self.send_response(status)
-        self.send_header("Content-Type", "text/plain")
-        self.send_header("Content-Length", str(len(said)))
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()):
+            self._send(_line(HTTPStatus.LENGTH_REQUIRED, "a body needs its Content-Length"))
+        elif (most := self.site.max_body_bytes) < (wanted := int(length[:20])):
+            said = f"the body has {wanted} bytes, at most {most} are allowed"
+            self._send(_line(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, said))
+        else:
+            self._send(self._ask(self.site, self.rfile.read(wanted)))
+
+    @property
+    def _path(self) -> str:
+        """Without the query."""
+        return self.path.partition("?")[0]
+
+    def _ask(self, site: Site, body: bytes = b"") -> Answer:
+        query = self.path.partition("?")[2]
+        try:
+            fields = parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
+        except ValueError as error:
+            return _line(HTTPStatus.BAD_REQUEST, str(error))
+        client = str(self.client_address[0])
+        asked = Asked(self.command, self._path, dict(fields), self.headers, client, body)
+        try:
+            return site.answer(asked)
+        except Exception as error:
+            # Its words stay here: they may be a prompt's.
+            log.error("page failed path=%s error=%s", asked.path, type(error).__name__)
+            raise
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.headers:
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
-        self.wfile.write(said)
+        self.wfile.write(answer.body)
+
+
+def _line(status: HTTPStatus, said: str) -> Answer:
+    return Answer(status, f"{said}\n".encode(), (("Content-Type", "text/plain"),))
 
 
 class Page(ThreadingHTTPServer):
@@ -62,6 +116,7 @@ class Page(ThreadingHTTPServer):
         registry: CollectorRegistry,
         *,
         health: HealthAnswers | None = None,
+        site: Site | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -69,7 +124,7 @@ class Page(ThreadingHTTPServer):
         self._clock = clock
         self._sleep = sleep
         self._quiet_until_s = float("-inf")
-        handler = type("Handler", (Handler,), {"registry": registry, "health": health})
+        handler = type("Handler", (Handler,), {"registry": registry, "health": health, "site": site})
         super().__init__(address, handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -89,15 +144,19 @@ class Page(ThreadingHTTPServer):
 
 @contextmanager
 def metrics_page(
-    registry: CollectorRegistry, host: str, port: int, health: HealthAnswers | None = None
+    registry: CollectorRegistry,
+    host: str,
+    port: int,
+    health: HealthAnswers | None = None,
+    site: Site | None = None,
 ) -> Iterator[int]:
-    """Serve `registry` in the block, and what `health` says; yields the port.
+    """Serve `registry` in the block, what `health` says, and `site`; yields the port.
 
     Raises Unavailable if it cannot be had.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        page = Page((str(address[0]), int(address[1])), family, registry, health=health)
+        page = Page((str(address[0]), int(address[1])), family, registry, health=health, site=site)
     except OSError as error:
         raise Unavailable(f"cannot serve metrics on {host}:{port}: {error}") from error
     with page:
