@@ -3,7 +3,8 @@
 import { el, say, svg } from "./dom.js";
 import { brief, clock, percent, seconds } from "./figures.js";
 
-const HOUR_S = 3600;
+// What is shown: all there is, but of a router that has just started some minutes of the hour, not a corner.
+const LEAST_S = 600;
 // Samples in a point: a minute. One alone is often of no or of one request.
 const SMOOTHED = 6;
 const LEFT = 44, RIGHT = 8, TOP = 8, BOTTOM = 22;
@@ -84,7 +85,7 @@ class Chart {
     this.pointed = null;
     if (event) {
       const x = event.clientX - this.svg.getBoundingClientRect().left;
-      const at = this.end - HOUR_S * (1 - (x - LEFT) / (this.width - LEFT - RIGHT));
+      const at = this.end - this.span * (1 - (x - LEFT) / (this.width - LEFT - RIGHT));
       const distance = this.history.at_s.map((each) => Math.abs(each - at));
       this.pointed = distance.indexOf(Math.min(...distance));
     }
@@ -96,9 +97,10 @@ class Chart {
     const { about, history, points } = this;
     this.width = this.svg.clientWidth;
     this.end = history.at_s.at(-1) ?? Date.now() / 1000;
+    this.span = Math.max(LEAST_S, this.end - (history.at_s[0] ?? this.end));
     const known = points.flat().filter((value) => value !== null);
     const most = about.most ?? ceiling(Math.max(...known, 1e-3));
-    const x = (atS) => LEFT + (this.width - LEFT - RIGHT) * (1 - (this.end - atS) / HOUR_S);
+    const x = (atS) => LEFT + (this.width - LEFT - RIGHT) * (1 - (this.end - atS) / this.span);
     const y = (value) => TOP + (about.height - TOP - BOTTOM) * (1 - value / most);
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${about.height}`);
     this.svg.replaceChildren(
@@ -125,9 +127,10 @@ class Chart {
       const label = this.about.show(value).replace(".0 %", " %");
       parts.push(svg("text", { class: "tick", x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, label));
     }
-    const every = this.width < 480 ? 1800 : 900;
-    for (let back = 0; back <= HOUR_S; back += every) {
-      const anchor = back === 0 ? "end" : back === HOUR_S ? "start" : "middle";
+    const marks = this.width < 480 ? 3 : 6;
+    const every = [120, 300, 600, 900, 1800].find((step) => this.span / step <= marks) ?? 3600;
+    for (let back = 0; back <= this.span; back += every) {
+      const anchor = back === 0 ? "end" : back > 0.95 * this.span ? "start" : "middle";
       const label = back === 0 ? "now" : `−${back / 60} min`;
       parts.push(svg("text", { class: "tick", x: x(this.end - back), y: this.about.height - 5, "text-anchor": anchor }, label));
     }
