@@ -4,6 +4,7 @@ a site for people if the process has one.
 
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -61,20 +62,26 @@ class Handler(MetricsHandler):
     def do_POST(self) -> None:
         if self.site is None or not self.site.has(self._path):
             self._send(_line(HTTPStatus.METHOD_NOT_ALLOWED, "nothing is posted here"))
-            return
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdecimal()):
-            self._send(_line(HTTPStatus.LENGTH_REQUIRED, "a body needs its Content-Length"))
-        elif (most := self.site.max_body_bytes) < (wanted := int(length[:20])):
-            said = f"the body has {wanted} bytes, at most {most} are allowed"
-            self._send(_line(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, said))
         else:
-            self._send(self._ask(self.site, self.rfile.read(wanted)))
+            self._send(self._take(self.site))
 
     @property
     def _path(self) -> str:
         """Without the query."""
         return self.path.partition("?")[0]
+
+    def _take(self, site: Site) -> Answer:
+        """What was posted, unless it is too much for who posts it."""
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal() and len(length) < 20):
+            return _line(HTTPStatus.LENGTH_REQUIRED, "a body needs its Content-Length")
+        admitted = site.admits(self._asked({}))
+        if isinstance(admitted, Answer):
+            return admitted
+        if int(length) > admitted:
+            said = f"the body has {length} bytes, at most {admitted} are allowed"
+            return _line(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, said)
+        return self._ask(site, self.rfile.read(int(length)))
 
     def _ask(self, site: Site, body: bytes = b"") -> Answer:
         query = self.path.partition("?")[2]
@@ -82,14 +89,11 @@ class Handler(MetricsHandler):
             fields = parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
         except ValueError as error:
             return _line(HTTPStatus.BAD_REQUEST, str(error))
+        return site.answer(self._asked(dict(fields), body))
+
+    def _asked(self, query: dict[str, str], body: bytes = b"") -> Asked:
         client = str(self.client_address[0])
-        asked = Asked(self.command, self._path, dict(fields), self.headers, client, body)
-        try:
-            return site.answer(asked)
-        except Exception as error:
-            # Its words stay here: they may be a prompt's.
-            log.error("page failed path=%s error=%s", asked.path, type(error).__name__)
-            raise
+        return Asked(self.command, self._path, query, self.headers, client, body)
 
     def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)
@@ -138,8 +142,13 @@ class Page(ThreadingHTTPServer):
             raise  # the server's loop goes on
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A scrape broke off, which is the scraper's affair."""
-        log.debug("scrape failed client=%s", client_address, exc_info=True)
+        error = sys.exception()
+        if isinstance(error, OSError):
+            # It broke off, which is the scraper's affair.
+            log.debug("scrape failed client=%s", client_address, exc_info=True)
+        else:
+            # Its words stay here: they may be a prompt's.
+            log.error("page failed error=%s", type(error).__name__)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from email.message import Message
 from http import HTTPStatus
 from typing import Protocol
 
@@ -15,8 +16,7 @@ class Asked:
     path: str
     """Without the query."""
     query: Mapping[str, str]
-    headers: Mapping[str, str]
-    """By name, in whatever case."""
+    headers: Message
     client: str
     """Address it came from."""
     body: bytes = b""
@@ -34,10 +34,10 @@ class Answer:
 class Site(Protocol):
     """Answers on threads of the page, several at once."""
 
-    max_body_bytes: int
-    """A request with more is refused unread."""
-
     def has(self, path: str) -> bool:
         """Whether a path is its own."""
+
+    def admits(self, asked: Asked) -> int | Answer:
+        """How many bytes of a body that is not read yet it takes of this caller, or its refusal."""
 
     def answer(self, asked: Asked) -> Answer: ...

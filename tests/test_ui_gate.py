@@ -199,6 +199,10 @@ async def test_with_a_token_file_people_sign_in_and_scripts_bring_a_token(
         signed_out = await ask(port, "/ui/api/session", post={}, headers=cookie)
         assert "Max-Age=0" in signed_out.headers["Set-Cookie"]
 
+        large = {"Content-Length": "1000000"}
+        assert (await ask(port, "/ui/api/explain", post=b"", headers=large)).status == 401
+        assert (await ask(port, "/ui/api/session", post=b"", headers=large)).status == 413
+
         for _ in range(MOST):
             last = await ask(port, FLEET, headers=bearer(STRANGER))
         assert (last.status, last.headers["Retry-After"] is not None) == (429, True)

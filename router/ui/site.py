@@ -19,6 +19,10 @@ log = logging.getLogger(__name__)
 
 ROOT = "/ui"
 ASKED = f"{ROOT}/api/"
+SESSION = f"{ASKED}session"
+
+MAX_SIGN_IN_BYTES = 4096
+"""Of who is not let in yet."""
 
 HEADERS = (
     (
@@ -62,8 +66,6 @@ Posted = Callable[[Mapping[str, Any]], Any]
 class StatusSite:
     """What is under /ui. Without a gate it is off, and says how it is turned on."""
 
-    max_body_bytes = MAX_MESSAGE_BYTES
-
     def __init__(self, gate: Gate | None) -> None:
         self._gate = gate
         self._files = _files(Path(__file__).parent / "static")
@@ -77,15 +79,30 @@ class StatusSite:
     def has(self, path: str) -> bool:
         return path == ROOT or path.startswith(f"{ROOT}/")
 
+    def admits(self, asked: Asked) -> int | Answer:
+        try:
+            gate = self._opened()
+            if asked.path == SESSION:
+                return MAX_SIGN_IN_BYTES
+            gate.check_origin(asked)
+            gate.check(asked)
+        except LBError as error:
+            return _refusal(error)
+        return MAX_MESSAGE_BYTES
+
+    def _opened(self) -> Gate:
+        if self._gate is None:
+            raise Forbidden(
+                "the status page is off: --ui-token-file opens it to who has a token, and on a "
+                "router that only this machine reaches and that asks for none it is open"
+            )
+        return self._gate
+
     def answer(self, asked: Asked) -> Answer:
         try:
-            if self._gate is None:
-                raise Forbidden(
-                    "the status page is off: --ui-token-file opens it to who has a token, and on a "
-                    "router that only this machine reaches and that asks for none it is open"
-                )
+            gate = self._opened()
             if asked.path.startswith(ASKED):
-                return self._ask(self._gate, asked, asked.path.removeprefix(ASKED))
+                return self._ask(gate, asked)
         except LBError as error:
             return _refusal(error)
         if asked.path == ROOT:
@@ -99,11 +116,12 @@ class StatusSite:
         body, kind = file
         return _answer(HTTPStatus.OK, body, (("Content-Type", kind), ("Cache-Control", "no-cache")))
 
-    def _ask(self, gate: Gate, asked: Asked, name: str) -> Answer:
+    def _ask(self, gate: Gate, asked: Asked) -> Answer:
         gate.check_origin(asked)
-        if name == "session":
+        if asked.path == SESSION:
             return _session(gate, asked)
         gate.check(asked)
+        name = asked.path.removeprefix(ASKED)
         known = self._reads if asked.method == "GET" else self._posted
         if not (self._reads or self._posted):
             raise Unavailable("the router is starting")
