@@ -128,7 +128,9 @@ class Page(ThreadingHTTPServer):
         self._clock = clock
         self._sleep = sleep
         self._quiet_until_s = float("-inf")
-        handler = type("Handler", (Handler,), {"registry": registry, "health": health, "site": site})
+        handler = type(
+            "Handler", (Handler,), {"registry": registry, "health": health, "site": site}
+        )
         super().__init__(address, handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:

@@ -131,9 +131,7 @@ async def running(
                 settings, read or (lambda: settings), router=router, server=server, metrics=metrics
             )
             asked = _asked(settings, partial(ask_lease, dialer=dialer), rng, metrics)
-            access = Access(
-                settings, plane=server.plane, dialer=dialer, metrics=metrics, gate=gate
-            )
+            access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics, gate=gate)
             watched = [*reload.watched(), *access.watched]
         except InvalidFile:
             await server.stop()

@@ -14,7 +14,8 @@ CONTRASTS = """
     const [r, g, b, a = 1] = colour.match(/[\\d.]+/g).map(Number);
     return [r, g, b, a];
   };
-  const over = ([r, g, b, a], [R, G, B]) => [r * a + R * (1 - a), g * a + G * (1 - a), b * a + B * (1 - a), 1];
+  const over = ([r, g, b, a], below) =>
+    [...[r, g, b].map((part, n) => part * a + below[n] * (1 - a)), 1];
   const ground = (element) => {
     const layers = [];
     for (let at = element; at; at = at.parentElement) {
@@ -24,13 +25,13 @@ CONTRASTS = """
     }
     return layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255, 1]);
   };
-  const luminance = ([r, g, b]) => {
-    const [R, G, B] = [r, g, b].map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * R + 0.7152 * G + 0.0722 * B;
-  };
+  const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  const luminance = ([r, g, b]) =>
+    0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
   const contrasts = [];
   for (const element of document.querySelectorAll("body *")) {
-    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    const texts = [...element.childNodes].filter((node) => node.nodeType === 3);
+    const own = texts.some((node) => node.textContent.trim());
     if (!own || !element.checkVisibility() || element.closest(".skip, noscript")) continue;
     const style = getComputedStyle(element);
     const below = ground(element);

@@ -111,7 +111,7 @@ async def test_a_node_that_went_meanwhile_is_told_and_looked_at_again(redis_url:
 
 
 async def test_the_form_explains_text_and_tokens_and_says_what_is_wrong(redis_url: str) -> None:
-    async with a_fleet_at_work(redis_url) as (_, url, r0), opened(url) as page:
+    async with a_fleet_at_work(redis_url) as (_, url, _), opened(url) as page:
         prompt, verdict = page.get_by_label("Prompt", exact=True), page.locator("#verdict")
         await page.get_by_label("token ids").check()
         await prompt.fill(", ".join(map(str, [*prompt_of(40), *prompt_of(8, 5), 7])))

@@ -48,7 +48,8 @@ def test_without_a_token_names_of_this_machine_are_let_in(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["", "evil.example:29000", "10.0.0.1", "localhost.evil.example", "[", "127.0.0.1.nip.io"]
+    "host",
+    ["", "evil.example:29000", "10.0.0.1", "localhost.evil.example", "[", "127.0.0.1.nip.io"],
 )
 def test_a_name_that_was_rebound_to_this_machine_is_refused(host: str) -> None:
     with pytest.raises(Forbidden, match="is not this machine"):
@@ -107,7 +108,7 @@ def test_a_session_lasts_its_time_and_as_long_as_its_token_is_known() -> None:
 
 
 def test_a_session_that_somebody_wrote_is_none() -> None:
-    gate, clock = gate_of_tokens(CALLER)
+    gate, _ = gate_of_tokens(CALLER)
     own = gate.sign_in(asked(HERE), CALLER).partition(";")[0].partition("=")[2]
     expires, _, signature = own.partition(".")
     later = str(int(expires) + 1)
@@ -209,6 +210,6 @@ async def test_with_a_token_file_people_sign_in_and_scripts_bring_a_token(
 
         token_file(tmp_path, ADMIN)  # the old one is taken out
         async with asyncio.timeout(20 * PERIOD_S):
-            while (await ask(port, FLEET, headers=cookie)).status != 401:
+            while (await ask(port, FLEET, headers=cookie)).status != 401:  # noqa: ASYNC110 - polled
                 await asyncio.sleep(PERIOD_S / 4)
     assert CALLER not in caplog.text and STRANGER not in caplog.text
