@@ -7,7 +7,7 @@ import { brief, clock, percent, seconds } from "./figures.js";
 const LEAST_S = 600;
 // Samples in a point: a minute. One alone is often of no or of one request.
 const SMOOTHED = 6;
-const LEFT = 44, RIGHT = 8, TOP = 8, BOTTOM = 22;
+const LEFT = 54, RIGHT = 8, TOP = 8, BOTTOM = 22;
 
 const perSecond = (number) => `${number < 10 ? number.toFixed(1) : brief(Math.round(number))}/s`;
 const share = (number) => percent(number, 1);

@@ -20,6 +20,9 @@ export function seconds(number) {
   return `${(number / 86_400).toFixed(0)} days`;
 }
 
+// How long ago, to the second.
+export const age = (number) => (number < 120 ? `${Math.ceil(number)} s` : seconds(number));
+
 export const clock = (atS, withSeconds = false) =>
   new Date(1000 * atS).toLocaleTimeString([], {
     hour: "2-digit", minute: "2-digit", second: withSeconds ? "2-digit" : undefined, hour12: false,

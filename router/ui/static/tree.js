@@ -2,7 +2,7 @@
 
 import { ask, Refused } from "./ask.js";
 import { byId, el, say } from "./dom.js";
-import { brief, count, seconds } from "./figures.js";
+import { age, brief, count } from "./figures.js";
 
 const PAGE = 50;
 const DIGITS = 8;
@@ -76,7 +76,7 @@ export class Tree {
     const { first, blocks, replicas, branches_below: below, blocks_below: deep, all_below: all } = branch;
     const tokens = blocks * this.all.block_size;
     const atLeast = all ? "" : "≥ ";
-    const used = branch.used_within_s === null ? `> ${seconds(this.all.reaches_back_s)}` : seconds(branch.used_within_s);
+    const used = branch.used_within_s === null ? `> ${age(this.all.reaches_back_s)}` : age(branch.used_within_s);
     const share = el("i", { class: "share" });
     share.style.setProperty("--share", Math.min(1, (blocks + deep) / Math.max(1, this.all.blocks)).toFixed(4));
     const label = `Branch ${first.slice(0, DIGITS)}${branch.detached ? ", its beginning is not known" : ""}: ${count(blocks)} blocks, `
