@@ -77,7 +77,7 @@ async def opened(url: str, **context: Any) -> AsyncIterator[Page]:
         page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
         await page.goto(url)
         yield page
-    assert not complaints
+    assert not complaints, complaints
 
 
 def _note(complaints: list[str], kind: str, text: str) -> None:

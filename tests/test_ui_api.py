@@ -68,7 +68,6 @@ async def test_the_fleet_is_what_the_router_believes_of_it(redis_url: str) -> No
     async with replicas(r0, hostile, refused), live_router(redis_url) as router:
         await router.synced(r0, hostile)
         prompt = prompt_of(40)
-        router.parts.history.take()
         for _ in range(2):
             await router.generate(prompt)
         await until(lambda: sum(m.state.tokens.requests for m in members(router)) == 2)
@@ -94,11 +93,11 @@ async def test_the_fleet_is_what_the_router_believes_of_it(redis_url: str) -> No
         }
 
         history = (await read(router, "history")).json
-        assert (history["prompt"], history["requests"]) == ([80], [2])
-        assert history["delivered"] == [39] and history["first_tokens"] == [2]
+        expected = {"prompt": 80, "requests": 2, "delivered": 39, "first_tokens": 2}
+        assert {name: sum(history[name]) for name in expected} == expected
         (served,) = [name for name in ("r0", HOSTILE) if by_id[name]["requests"]]
         own = await ask_with(router, "history", replica=served)
-        assert (own.json["prompt"], own.json["delivered"]) == ([80], [39])
+        assert (sum(own.json["prompt"]), sum(own.json["delivered"])) == (80, 39)
 
 
 def members(router: LiveRouter) -> list[Any]:
