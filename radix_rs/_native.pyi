@@ -7,7 +7,7 @@ unless the name says otherwise. A broken protocol raises `TreeError` before anyt
 a `hash_key` that has not 16 bytes `ValueError` everywhere.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from typing import Protocol, final
 
@@ -320,11 +320,12 @@ class Tree:
         """
     def drain_deltas(self) -> Deltas | None:
         """What changed since the last call, None if nothing did."""
-    def snapshot(self, max_blocks: int = 65536) -> list[bytes]:
+    def snapshot(self, max_blocks: int = 65536) -> Iterator[bytes]:
         """All blocks, as chunks of serialised events like `Deltas.events`, parents first. Drain
         deltas before.
 
-        A chunk has at most `max_blocks` blocks; a run may go on in the next one. [] without blocks.
+        A chunk has at most `max_blocks` blocks; a run may go on in the next one. None without
+        blocks. The blocks are copied at once, the chunks made as they are asked for, by any thread.
         """
     def count_digest(self) -> tuple[int, int]:
         """(blocks, digest) of the tree as it is, drained or not."""

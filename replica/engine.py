@@ -1,8 +1,9 @@
 """One step after the other: choose, compute, sample, tell. Knows nothing of threads."""
 
+import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,8 +49,8 @@ class Snapshot:
     """The tree as of a position: deltas of later seq continue it."""
 
     position: Position
-    chunks: list[bytes]
-    """Each the wire format of DeltaBatch.events."""
+    chunks: Iterator[bytes]
+    """Each the wire format of DeltaBatch.events; made as they are asked for, by any thread."""
 
 
 class Engine:
@@ -100,9 +101,8 @@ class Engine:
 
     def snapshot(self) -> Snapshot:
         self._publish()
-        chunks = self._tree.snapshot()
-        if expected := self._expected.snapshot():
-            chunks.append(expected)
+        expected = self._expected.snapshot()
+        chunks = itertools.chain(self._tree.snapshot(), (expected,) if expected else ())
         return Snapshot(self._delta_log.seal(), chunks)
 
     def flush(self) -> tuple[int, int]:

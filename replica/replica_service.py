@@ -67,8 +67,9 @@ class ReplicaService(ReplicaServicer):
         async with as_status(context):
             snapshot = await self._engine.call(self._engine.engine.snapshot)
         position, lease = snapshot.position, self._lease()
-        chunks = snapshot.chunks or [b""]
-        for number, events in enumerate(chunks, start=1):
+        events: bytes | None = next(snapshot.chunks, b"")
+        while events is not None:
+            following = next(snapshot.chunks, None)
             batch = delta_pb2.DeltaBatch(
                 epoch=position.epoch,
                 seq=position.seq,
@@ -76,11 +77,11 @@ class ReplicaService(ReplicaServicer):
                 hash_version=HASH_VERSION,
             )
             batch.MergeFromString(events)
-            is_last = number == len(chunks)
-            if is_last:
+            if following is None:
                 batch.count, batch.digest = position.count, position.digest
                 batch.load.CopyFrom(position.load)
-            yield replica_pb2.SnapshotResponse(batch=batch, last=is_last)
+            yield replica_pb2.SnapshotResponse(batch=batch, last=following is None)
+            events = following
 
     async def Flush(
         self, request: replica_pb2.FlushRequest, context: Context

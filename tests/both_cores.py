@@ -221,7 +221,7 @@ class BothCores:
 
     def snapshots(self, max_blocks: int) -> list[list[bytes]]:
         """One of each core: they may take the namespaces in another order."""
-        return self._each(lambda tree: tree.snapshot(max_blocks))
+        return self._each(lambda tree: list(tree.snapshot(max_blocks)))
 
     def count_digest(self) -> tuple[int, int]:
         return same(self._each(lambda tree: tree.count_digest()))

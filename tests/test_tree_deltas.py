@@ -91,3 +91,12 @@ def test_snapshot_chunks_are_events_of_a_batch_and_continue_each_other() -> None
     assert [list(run.hashes) for run in stored] == [hashes[:4], hashes[4:]]
     assert [run.parent for run in stored] == [0, hashes[3]]
     assert tree.drain_deltas() is not None, "a snapshot drains nothing"
+
+
+def test_a_snapshot_is_of_the_tree_as_it_was() -> None:
+    tree = tree_of_100_tokens()
+    now, later = list(tree.snapshot(4)), tree.snapshot(4)
+    assert next(later) == now[0]
+    tree.reset()
+    assert list(later) == now[1:]
+    assert list(tree.snapshot()) == []

@@ -49,7 +49,7 @@ fn a_path_of_100_000_nodes_is_matched_locked_told_and_evicted() {
         key.len(),
         "a piece for each node"
     );
-    let blocks: usize = tree.snapshot(1000).unwrap().iter().map(Vec::len).sum();
+    let blocks: usize = tree.snapshot(1000).unwrap().map(|chunk| chunk.len()).sum();
     assert_eq!(blocks, 25);
     tree.unlock(receipt).unwrap();
     tree.check().unwrap();

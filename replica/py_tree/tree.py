@@ -5,7 +5,7 @@ things at once (`admit`, `checkpoint`, `finish`) are written as the small calls 
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -269,7 +269,7 @@ class PyTree:
     def drain_deltas(self) -> Deltas | None:
         return self._blocks.drain()
 
-    def snapshot(self, max_blocks: int = 65536) -> list[bytes]:
+    def snapshot(self, max_blocks: int = 65536) -> Iterator[bytes]:
         max_blocks = natural(max_blocks)
         if max_blocks == 0:
             raise TreeError("max_blocks: expected at least 1, got 0")
@@ -288,7 +288,7 @@ class PyTree:
                     if room == 0:
                         chunks.append(encode(events))
                         events, room = [], max_blocks
-        return [*chunks, encode(events)] if events else chunks
+        return iter([*chunks, encode(events)] if events else chunks)
 
     def count_digest(self) -> tuple[int, int]:
         return self._blocks.count, self._blocks.digest

@@ -4,8 +4,9 @@
 //! `h2` flushes after each frame of data. That is taken for a wish: who drives a connection writes what was
 //! gathered at the end of each of its turns, by [`Gathered`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -22,6 +23,12 @@ const GATHERED_BYTES: usize = 128 << 10;
 /// What is read at once while the peer sends more than HTTP/2 asks for.
 const READ_BYTES: usize = 64 << 10;
 
+thread_local! {
+    /// What a line of this shard read ahead into last, for the next that does: to get such memory, and to write
+    /// it the first time, costs as much as to copy it.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
 struct State<T> {
     socket: T,
     last_read: Instant,
@@ -30,9 +37,10 @@ struct State<T> {
     turns: Rc<Turns>,
     /// Written, and not yet given to the socket.
     gathered: BytesMut,
-    /// Read from the socket, and not yet asked for.
-    ahead: Vec<u8>,
-    ahead_from: usize,
+    /// Read from the socket, and not yet asked for: of `buffer`.
+    ahead: Range<usize>,
+    /// Empty, or `READ_BYTES` long.
+    buffer: Vec<u8>,
     /// The last read brought as much as was asked for.
     is_behind: bool,
 }
@@ -52,8 +60,8 @@ impl<T> Line<T> {
             stuck: None,
             turns,
             gathered: BytesMut::new(),
-            ahead: Vec::new(),
-            ahead_from: 0,
+            ahead: 0..0,
+            buffer: Vec::new(),
             is_behind: false,
         }));
         (Self(state.clone()), Gathered(state))
@@ -136,29 +144,32 @@ fn poll_socket(
 impl<T: AsyncRead + Unpin> State<T> {
     /// Gives what was read ahead; false if there is nothing.
     fn take_ahead(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
-        let ahead = &self.ahead[self.ahead_from..];
-        let length = ahead.len().min(buffer.remaining());
-        buffer.put_slice(&ahead[..length]);
-        self.ahead_from += length;
+        let length = self.ahead.len().min(buffer.remaining());
+        let end = self.ahead.start + length;
+        buffer.put_slice(&self.buffer[self.ahead.start..end]);
+        self.ahead.start = end;
         length > 0
     }
 
     /// All that was read ahead is taken: a line that rests, or lets others go first, keeps no memory.
     fn drop_ahead(&mut self) {
-        self.ahead = Vec::new();
-        self.ahead_from = 0;
+        self.ahead = 0..0;
+        if !self.buffer.is_empty() {
+            SPARE.set(std::mem::take(&mut self.buffer));
+        }
     }
 
     /// Reads more than is asked for.
     fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.ahead.resize(READ_BYTES, 0);
-        let mut ahead = ReadBuf::new(&mut self.ahead);
-        let read = poll_socket(&mut self.socket, cx, &mut ahead);
-        let length = ahead.filled().len();
-        self.ahead.truncate(length);
-        self.ahead_from = 0;
-        self.is_behind = length == READ_BYTES;
-        if length == 0 {
+        if self.buffer.is_empty() {
+            self.buffer = SPARE.take();
+            self.buffer.resize(READ_BYTES, 0);
+        }
+        let mut buffer = ReadBuf::new(&mut self.buffer);
+        let read = poll_socket(&mut self.socket, cx, &mut buffer);
+        self.ahead = 0..buffer.filled().len();
+        self.is_behind = self.ahead.len() == READ_BYTES;
+        if self.ahead.is_empty() {
             self.drop_ahead();
         }
         read
@@ -188,7 +199,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
             ready!(poll_socket(&mut state.socket, cx, buffer))?;
             state.is_behind = buffer.remaining() == 0;
         }
-        let read = before - buffer.remaining() + state.ahead.len() - state.ahead_from;
+        let read = before - buffer.remaining() + state.ahead.len();
         state.turns.read(read);
         state.last_read = Instant::now();
         Poll::Ready(Ok(()))
@@ -292,7 +303,7 @@ mod tests {
                     Poll::Ready(read.is_pending())
                 });
                 assert!(rests.await);
-                assert_eq!(gathered.0.borrow().ahead.capacity(), 0, "{length}");
+                assert_eq!(gathered.0.borrow().buffer.capacity(), 0, "{length}");
             }
         });
     }

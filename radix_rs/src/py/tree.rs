@@ -6,7 +6,7 @@ use pyo3::types::{PyBytes, PyDict};
 use super::arguments::{Natural, Priority, claim, parse_key, parse_policy, room_for};
 use super::buffer::Items;
 use super::tree_answers::{
-    Admission, Checkpoint, Deltas, Insert, Match, TreeError, TreeStats, range_bytes,
+    Admission, Checkpoint, Deltas, Insert, Match, Snapshot, TreeError, TreeStats, range_bytes,
 };
 use crate::delta::{Event, encode_events};
 use crate::tree::{self, Namespace};
@@ -328,16 +328,9 @@ impl Tree {
     }
 
     #[pyo3(signature = (max_blocks = Natural(65536)))]
-    fn snapshot<'py>(
-        &self,
-        py: Python<'py>,
-        max_blocks: Natural,
-    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    fn snapshot(&self, max_blocks: Natural) -> PyResult<Snapshot> {
         let chunks = self.tree.snapshot(max_blocks.length())?;
-        Ok(chunks
-            .into_iter()
-            .map(|events| PyBytes::new(py, &encode_events(events)))
-            .collect())
+        Ok(Snapshot { chunks })
     }
 
     fn count_digest(&self) -> (u64, u64) {

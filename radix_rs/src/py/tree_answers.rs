@@ -6,8 +6,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use zerocopy::IntoBytes;
 
+use crate::delta::encode_events;
 use crate::error;
-use crate::tree::SlotRanges;
+use crate::tree::{self, SlotRanges};
 
 create_exception!(radix_rs, TreeError, PyException);
 
@@ -22,6 +23,24 @@ impl From<error::TreeError> for PyErr {
 pub(super) struct Match {
     pub length: usize,
     pub node: u64,
+}
+
+/// The chunks of a snapshot.
+#[pyclass(module = "radix_rs")]
+pub(super) struct Snapshot {
+    pub chunks: tree::Snapshot,
+}
+
+#[pymethods]
+impl Snapshot {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&mut self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        let chunk = py.detach(|| self.chunks.next().map(encode_events))?;
+        Some(PyBytes::new(py, &chunk))
+    }
 }
 
 /// What an insert found and left.

@@ -96,7 +96,7 @@ impl BlockLog {
 }
 
 /// Append a run, or extend the last event where the run continues it.
-pub(super) fn push_run(events: &mut Vec<Event>, parent: Option<u64>, hashes: &[u64]) {
+fn push_run(events: &mut Vec<Event>, parent: Option<u64>, hashes: &[u64]) {
     match events.last_mut() {
         Some(Event::Stored(last)) if last.hashes.last().copied() == parent => {
             last.hashes.extend_from_slice(hashes);

@@ -57,6 +57,7 @@ pub use namespace::Namespace;
 pub use ranges::SlotRanges;
 pub use request::{Admission, Checkpoint};
 pub use slots::Slots;
+pub use snapshot::Snapshot;
 
 use arena::Arena;
 use blocks::BlockLog;

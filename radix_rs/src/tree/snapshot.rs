@@ -2,46 +2,84 @@
 
 use std::fmt::Write;
 
-use super::blocks::push_run;
 use super::node::Node;
 use super::{Tree, TreeError};
-use crate::delta::Event;
+use crate::chain::NO_PARENT;
+use crate::delta::{Event, Stored};
+
+/// The blocks of a tree as they were, in chunks of `Stored` events, parents first. A run may go on in the next
+/// chunk. Of its own: the tree may change meanwhile.
+#[derive(Debug, PartialEq)]
+pub struct Snapshot {
+    max_blocks: usize,
+    hashes: Vec<u64>,
+    /// Where each run begins in `hashes`, and the block before it; the last one first.
+    runs: Vec<(usize, Option<u64>)>,
+}
+
+impl Snapshot {
+    fn push(&mut self, before: Option<u64>, hashes: impl Iterator<Item = u64>) -> Option<u64> {
+        let begin = self.hashes.len();
+        self.hashes.extend(hashes);
+        if self.hashes.len() == begin {
+            return before;
+        }
+        let goes_on = begin > 0 && before == Some(self.hashes[begin - 1]);
+        if !goes_on {
+            self.runs.push((begin, before));
+        }
+        self.hashes.last().copied()
+    }
+}
+
+impl Iterator for Snapshot {
+    type Item = Vec<Event>;
+
+    fn next(&mut self) -> Option<Vec<Event>> {
+        let mut events = Vec::new();
+        let mut room = self.max_blocks;
+        while room > 0
+            && let Some((begin, before)) = self.runs.pop()
+        {
+            let run_end = self.runs.last().map_or(self.hashes.len(), |run| run.0);
+            let end = run_end.min(begin + room);
+            room -= end - begin;
+            if end < run_end {
+                self.runs.push((end, Some(self.hashes[end - 1])));
+            }
+            events.push(Event::Stored(Stored {
+                parent: before.unwrap_or(NO_PARENT),
+                hashes: self.hashes[begin..end].to_vec(),
+            }));
+        }
+        (!events.is_empty()).then_some(events)
+    }
+}
 
 impl Tree {
-    /// All blocks as `Stored` events, in chunks of at most `max_blocks`, parents first. A run may go on in
-    /// the next chunk. No chunks if there are no blocks.
+    /// All blocks, in chunks of at most `max_blocks`. Only the blocks are copied here; the events are made as they
+    /// are asked for.
     ///
     /// # Errors
     /// [`TreeError::EmptyChunk`].
-    pub fn snapshot(&self, max_blocks: usize) -> Result<Vec<Vec<Event>>, TreeError> {
+    pub fn snapshot(&self, max_blocks: usize) -> Result<Snapshot, TreeError> {
         if max_blocks == 0 {
             return Err(TreeError::EmptyChunk);
         }
-        let mut chunks = Vec::new();
-        let mut chunk = Vec::new();
-        let mut room = max_blocks;
+        let (blocks, _) = self.count_digest();
+        let mut snapshot = Snapshot {
+            max_blocks,
+            hashes: Vec::with_capacity(usize::try_from(blocks).unwrap_or(0)),
+            runs: Vec::new(),
+        };
         // Each with the last block before it. No recursion: a path may have a node for each page.
         let mut stack: Vec<(u32, Option<u64>)> = self.roots().map(|root| (root, None)).collect();
-        while let Some((index, mut before)) = stack.pop() {
-            let hashes: Vec<u64> = self.nodes[index].hashes(self.block_size).collect();
-            let mut rest = &hashes[..];
-            while !rest.is_empty() {
-                let (run, later) = rest.split_at(rest.len().min(room));
-                push_run(&mut chunk, before, run);
-                before = run.last().copied();
-                room -= run.len();
-                rest = later;
-                if room == 0 {
-                    chunks.push(std::mem::take(&mut chunk));
-                    room = max_blocks;
-                }
-            }
-            stack.extend(self.nodes.children(index).map(|child| (child, before)));
+        while let Some((index, before)) = stack.pop() {
+            let last = snapshot.push(before, self.nodes[index].hashes(self.block_size));
+            stack.extend(self.nodes.children(index).map(|child| (child, last)));
         }
-        if !chunk.is_empty() {
-            chunks.push(chunk);
-        }
-        Ok(chunks)
+        snapshot.runs.reverse();
+        Ok(snapshot)
     }
 
     /// The tree as indented text: for each node its length, lock count, hits and slots as half-open
