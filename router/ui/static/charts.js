@@ -21,9 +21,9 @@ const CHARTS = [
       { name: "available", about: "on the replica with most", value: ratio("available", "prompt") },
     ],
   },
-  { title: "Requests", height: 110, show: perSecond, lines: [{ name: "requests", value: ratio("requests", "seconds"), area: true }] },
-  { title: "Mean time to first token", height: 110, show: seconds, lines: [{ name: "first", value: ratio("first_token_s", "first_tokens"), area: true }] },
-  { title: "Prompt tokens to compute", height: 110, show: (n) => brief(Math.round(n)), lines: [{ name: "pending", value: ratio("pending_tokens", "one"), area: true }] },
+  { title: "Requests", height: 110, least: 1, show: perSecond, lines: [{ name: "requests", value: ratio("requests", "seconds"), area: true }] },
+  { title: "Mean time to first token", height: 110, least: 0.01, show: seconds, lines: [{ name: "first", value: ratio("first_token_s", "first_tokens"), area: true }] },
+  { title: "Prompt tokens to compute", height: 110, least: 100, show: (n) => brief(Math.round(n)), lines: [{ name: "pending", value: ratio("pending_tokens", "one"), area: true }] },
 ];
 
 // Of the samples around one; null where nothing happened.
@@ -99,7 +99,7 @@ class Chart {
     this.end = history.at_s.at(-1) ?? Date.now() / 1000;
     this.span = Math.max(LEAST_S, this.end - (history.at_s[0] ?? this.end));
     const known = points.flat().filter((value) => value !== null);
-    const most = about.most ?? ceiling(Math.max(...known, 1e-3));
+    const most = about.most ?? ceiling(Math.max(...known, about.least));
     const x = (atS) => LEFT + (this.width - LEFT - RIGHT) * (1 - (this.end - atS) / this.span);
     const y = (value) => TOP + (about.height - TOP - BOTTOM) * (1 - value / most);
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${about.height}`);

@@ -8,7 +8,7 @@ const FIVE_MINUTES = 30;
 const MINUTE = 6;
 
 const TILES = [
-  ["Hit rate", "of prompt tokens, 5 min", ({ history }) => rate(history, "delivered", FIVE_MINUTES)],
+  ["Hit rate", "of tokens, 5 min", ({ history }) => rate(history, "delivered", FIVE_MINUTES)],
   ["Requests", "a second, 1 min", ({ history }) => {
     const spent = last(history, "seconds", MINUTE);
     return spent ? (last(history, "requests", MINUTE) / spent).toFixed(1) : "–";
@@ -18,7 +18,7 @@ const TILES = [
     return begun > 0 ? seconds(last(history, "first_token_s", FIVE_MINUTES) / begun) : "–";
   }],
   ["In flight", "of this router", ({ fleet }) => count(sum(fleet.replicas.map((r) => r.in_flight)))],
-  ["Waiting", "at routers and replicas", ({ fleet }) => count(fleet.router.queued + sum(fleet.replicas.map((r) => r.waiting)))],
+  ["Waiting", "router and replicas", ({ fleet }) => count(fleet.router.queued + sum(fleet.replicas.map((r) => r.waiting)))],
   ["Replicas live", "of those known", ({ fleet }) => `${live(fleet).length} of ${fleet.replicas.length}`, ({ fleet }) => live(fleet).length < fleet.replicas.length],
   ["Mirrors in step", "of live replicas", ({ fleet }) => `${streaming(fleet).length} of ${live(fleet).length}`, ({ fleet }) => streaming(fleet).length < live(fleet).length],
   ["Memory of mirrors", "of the bound", ({ fleet }) => `${percent(fleet.router.index_bytes, fleet.router.index_max_bytes)}`],
