@@ -83,7 +83,7 @@ impl Index {
         let to = slots.min(from + LOOKS as u64);
         for id in from..to {
             let begins = |run: &&Run| {
-                let holds = |parent| self.holds_all(replica, &self.runs[parent]);
+                let holds = |parent| holds_all(replica, &self.runs[parent]);
                 run.holders.depth(replica, run.len()) > 0 && !run.parent.is_some_and(holds)
             };
             if let Some(run) = self.runs.get(id as RunId).filter(begins) {
@@ -104,8 +104,12 @@ impl Index {
         listing: &mut Listing,
     ) -> Result<Option<u64>, NoBranch> {
         let held = |&id: &RunId| self.runs[id].holders.depth(replica, self.runs[id].len()) > 0;
-        let parent = self.starts.find(first).filter(held).ok_or(NoBranch(first))?;
-        if !self.holds_all(replica, &self.runs[parent]) {
+        let parent = self
+            .starts
+            .find(first)
+            .filter(held)
+            .ok_or(NoBranch(first))?;
+        if !holds_all(replica, &self.runs[parent]) {
             return Ok(None);
         }
         let mut next = match listing.after {
@@ -148,7 +152,7 @@ impl Index {
             unused: unused(run),
         };
         if let Some(parent) = run.parent {
-            branch.detached = !self.holds_all(replica, &self.runs[parent]);
+            branch.detached = !holds_all(replica, &self.runs[parent]);
         }
         let mut next = run.first_child.filter(|_| blocks == run.len());
         for looks in 0.. {
@@ -177,10 +181,6 @@ impl Index {
         self.clock
     }
 
-    fn holds_all(&self, replica: ReplicaId, run: &Run) -> bool {
-        run.holders.whole.contains(replica)
-    }
-
     /// What follows all that is below a run, of what is below `top`.
     fn beside_or_above(&self, mut id: RunId, top: RunId) -> Option<RunId> {
         while self.runs[id].after.is_none() {
@@ -188,4 +188,8 @@ impl Index {
         }
         self.runs[id].after
     }
+}
+
+fn holds_all(replica: ReplicaId, run: &Run) -> bool {
+    run.holders.whole.contains(replica)
 }

@@ -133,7 +133,10 @@ fn the_newest_branch_comes_first_and_says_how_long_it_was_not_used() {
     firsts.reverse();
     let found = level(&index, a, Some(trunk[0]), 2);
     assert_eq!(found.iter().map(|b| b.first).collect::<Vec<_>>(), firsts);
-    assert_eq!(found.iter().map(|b| b.unused).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(
+        found.iter().map(|b| b.unused).collect::<Vec<_>>(),
+        [0, 1, 2]
+    );
 }
 
 #[test]

@@ -68,7 +68,9 @@ impl ReplicaSet {
 
     /// How many are in it.
     pub(crate) fn len(&self) -> u32 {
-        (0..self.words()).map(|index| self.word(index).count_ones()).sum()
+        (0..self.words())
+            .map(|index| self.word(index).count_ones())
+            .sum()
     }
 
     /// Whether `replica` is its only member.

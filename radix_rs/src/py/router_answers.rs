@@ -139,7 +139,7 @@ impl From<pick::MirrorStats> for MirrorStats {
     }
 }
 
-#[pyclass(frozen, get_all, skip_from_py_object, module = "radix_rs")]
+#[pyclass(frozen, get_all, module = "radix_rs")]
 #[derive(Clone)]
 pub(super) struct Branch {
     first: u64,
