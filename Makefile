@@ -75,7 +75,7 @@ gen: $(VENV)/.packages ## generate the Python modules of proto/
 bench: dev ## the model's and the serving figures in README.md
 	python -m tests.bench
 
-pictures: dev ## the README's pictures of the status page, of a fleet under load (eleven minutes, needs Chromium)
+pictures: dev ## the README's pictures of the status page, of a fleet under load (eight minutes, needs Chromium)
 	python -m tests.ui_pictures
 
 lock: $(VENV)/.uv ## resolve the dependencies of pyproject.toml anew

@@ -59,7 +59,7 @@ async def pictures(cluster: LocalCluster, minutes: float, into: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--minutes", type=float, default=10.0, help="of load before them")
+    parser.add_argument("--minutes", type=float, default=6.0, help="of load before them")
     parser.add_argument("--into", type=Path, default=PICTURES)
     args = parser.parse_args()
     with (
