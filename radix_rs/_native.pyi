@@ -402,6 +402,38 @@ class MirrorStats:
     """Those that `index_max_bytes` made the mirror forget."""
 
 @final
+class Branch:
+    """Blocks of one replica's mirror without a branch inside: an edge of its tree."""
+
+    first: int
+    """Hash of its first block, which names it."""
+    blocks: int
+    """Those that the replica holds."""
+    replicas: int
+    """How many hold its first block."""
+    detached: bool
+    """It begins no prompt, but what comes before it is not known."""
+    branches_below: int
+    """Branches of the replica below it, as far as they were looked at."""
+    blocks_below: int
+    """Blocks in these."""
+    all_below: bool
+    """All of them were looked at."""
+    unused: int
+    """How many stores ago it, or one of those, was last stored or matched, on any replica."""
+
+@final
+class Branches:
+    """A page of them."""
+
+    branches: list[Branch]
+    """Below another one, the newest first; in no order where prompts begin."""
+    next: int | None
+    """`start` of the next page; None after the last. A page may be short, even empty, before it."""
+    clock: int
+    """`Router.index_clock` as of this page."""
+
+@final
 class Breaker:
     """What a replica's answers say of it."""
 
@@ -548,6 +580,23 @@ class Router:
     def load(self, replica: str) -> Load: ...
     def blocks(self, replica: str) -> list[int]:
         """The hashes in its mirror, sorted. For tests."""
+    def branches(
+        self,
+        replica: str,
+        *,
+        below: int | None = None,
+        start: int | None = None,
+        limit: int,
+    ) -> Branches:
+        """A page of its mirror's branches, as they are now: those that begin prompts, or those
+        below the branch whose first block is `below`.
+
+        Looks at some 65,000 edges of the index at most, without the interpreter's lock, and gives
+        way to picks. RouterError if `below` or `start` begins no branch there, perhaps no longer.
+        """
+    @property
+    def index_clock(self) -> int:
+        """Stores that the index has taken, modulo 2**32: by it, and a clock, `unused` is a time."""
     def block_set(self, replica: str) -> BlockSet:
         """Its mirror's blocks as of one batch. Looks at the whole index, without the interpreter's
         lock: for an audit, on a thread of its own.

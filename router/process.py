@@ -26,6 +26,7 @@ from router.discovery.asked import Ask
 from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
+from router.fleet_report import FleetReport
 from router.health import PATHS, Readiness
 from router.leases import Leases
 from router.metrics import KubernetesCollector, LinkCollector, Metrics, PlaneCollector
@@ -40,6 +41,10 @@ from router.silence import SilenceWatch
 from router.subscriber import Subscriber
 from router.tokenizers import Tokenizers
 from router.turned_away import tell_of_turned_away
+from router.ui.api import Api
+from router.ui.gate import gate_of
+from router.ui.history import History
+from router.ui.site import StatusSite
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +62,7 @@ class Parts:
     readiness: Readiness
     silence: SilenceWatch
     leases: Leases
+    history: History
 
 
 @dataclass(frozen=True)
@@ -94,11 +100,14 @@ async def running(
         index_max_bytes=settings.index_max_bytes,
     )
     health = health_aio.HealthServicer()
+    gate = gate_of(settings)
+    site = StatusSite(gate)
     page = metrics_page(
         metrics.registry,
         settings.metrics_host,
         settings.metrics_port,
         HealthAnswers(health, PATHS),
+        site,
     )
     with page as metrics_port:
         server = Server(
@@ -122,7 +131,7 @@ async def running(
                 settings, read or (lambda: settings), router=router, server=server, metrics=metrics
             )
             asked = _asked(settings, partial(ask_lease, dialer=dialer), rng, metrics)
-            access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics)
+            access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics, gate=gate)
             watched = [*reload.watched(), *access.watched]
         except InvalidFile:
             await server.stop()
@@ -137,6 +146,7 @@ async def running(
                 router,
                 server,
                 health,
+                site,
                 dialer,
                 rng,
                 asked,
@@ -148,6 +158,7 @@ async def running(
                 tasks.create_task(parts.readiness.run(), name="readiness"),
                 tasks.create_task(parts.silence.run(), name="silence"),
                 tasks.create_task(parts.leases.run(), name="leases"),
+                *([tasks.create_task(parts.history.run(), name="history")] if gate else []),
                 tasks.create_task(tell_of_turned_away(server.plane), name="turned away"),
                 *(tasks.create_task(each.follow(), name="files") for each in watched),
             ]
@@ -175,6 +186,7 @@ def _build(
     router: Router,
     server: Server,
     health: health_aio.HealthServicer,
+    site: StatusSite,
     dialer: Dialer,
     rng: random.Random,
     asked: Discovery | None,
@@ -210,16 +222,31 @@ def _build(
     )
     leased = Leases(router, expired=metrics.expired_leases.inc)
     metrics.leased_picks.set_function(lambda: len(leased))
+    report = FleetReport(fleet, subscriber, router)
     admin = Admin(
         router=router,
         fleet=fleet,
-        subscriber=subscriber,
+        report=report,
         prompts=prompts,
         admission=admission,
         auditor=Auditor(router, fleet, hash_key=hash_key),
         leases=leased,
     )
     server.add(Desk(server.plane, fleet=fleet, prompts=prompts), admin, health)
+    history = History(report.statuses, server.plane, router)
+    api = Api(
+        router=router,
+        plane=server.plane,
+        fleet=fleet,
+        report=report,
+        admin=admin,
+        history=history,
+        policy=lambda: metrics.policy,
+    )
+    site.open(
+        reads={"fleet": api.fleet, "history": api.history, "tree": api.tree},
+        posted={"explain": api.explain},
+    )
     silence = SilenceWatch(fleet, link=deltas)
     return Parts(
         router=router,
@@ -231,6 +258,7 @@ def _build(
         readiness=readiness,
         silence=silence,
         leases=leased,
+        history=history,
     )
 
 

@@ -111,6 +111,11 @@ class RouterSettings(BaseSettings):
     admin_token_file: Path | None = Field(
         None, description="the same for the admin service, instead of those; these open all"
     )
+    ui_token_file: Path | None = Field(
+        None,
+        description="the same for the status page, /ui beside the metrics, which without it is "
+        "open on a loopback address alone, and only while calls need no token or certificate",
+    )
     replica_tls_ca: Path | None = Field(
         None,
         description="authorities in PEM: replicas are dialled over TLS, and need a certificate of "

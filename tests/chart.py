@@ -54,7 +54,11 @@ VALUE_SETS: dict[str, Object] = {
                 "existingRouterSecret": "router-tls",
             },
         },
-        "auth": {"tokensSecret": "tokens", "adminTokensSecret": "admin-tokens"},
+        "auth": {
+            "tokensSecret": "tokens",
+            "adminTokensSecret": "admin-tokens",
+            "uiTokensSecret": "ui-tokens",
+        },
     },
     "hpa, without policies": {
         "replica": {"autoscaling": {"kind": "hpa"}},

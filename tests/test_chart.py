@@ -230,8 +230,8 @@ GIVEN_BY_THE_CHART = {
         *("settings_file", "host", "port", "metrics_host", "metrics_port", "redis_url", "cluster"),
         *("hash_secret_file", "discovery", "static_replicas", "kubernetes_service"),
         *("kubernetes_port", "tls_cert", "tls_key", "tls_client_ca", "auth_token_file"),
-        *("admin_token_file", "replica_tls_ca", "replica_tls_server_name", "replica_tls_cert"),
-        *("replica_tls_key", "drain_timeout_s"),
+        *("admin_token_file", "ui_token_file", "replica_tls_ca", "replica_tls_server_name"),
+        *("replica_tls_cert", "replica_tls_key", "drain_timeout_s"),
     },
     "replica": {
         *("model", "replica_id", "host", "port", "advertise_address", "metrics_host"),
@@ -353,6 +353,26 @@ def test_no_password_is_in_a_pod() -> None:
             assert not any(secret in str(pod) for secret in secrets)
 
 
+def test_the_status_page_is_off_unless_a_secret_has_its_tokens() -> None:
+    def router_of(values: Object) -> Object:
+        return of_kind(render(values), "Deployment")["llm-prefixlb-router"]["spec"]["template"]
+
+    assert "ROUTER_UI_TOKEN_FILE" not in environment(router_of({}))
+    auth = {"uiTokensSecret": "people", "uiTokensKey": "mine"}
+    router = router_of({"auth": auth})
+    assert environment(router)["ROUTER_UI_TOKEN_FILE"] == "/etc/prefixlb/ui-tokens/tokens"
+    (container,) = router["spec"]["containers"]
+    (mount,) = [m for m in container["volumeMounts"] if m["name"] == "ui-tokens"]
+    assert mount == {
+        "name": "ui-tokens",
+        "mountPath": "/etc/prefixlb/ui-tokens",
+        "readOnly": True,
+    }
+    (volume,) = [v for v in router["spec"]["volumes"] if v["name"] == "ui-tokens"]
+    assert volume["secret"]["secretName"] == "people"
+    assert volume["secret"]["items"] == [{"key": "mine", "path": "tokens"}]
+
+
 def test_alerts_and_dashboards_are_the_files_of_the_chart() -> None:
     objects = render(example("many-nodes"))
     rules = of_kind(objects, "PrometheusRule")
@@ -369,5 +389,7 @@ def test_notes_say_how_to_reach_and_watch_what_was_installed() -> None:
     told = notes(VALUE_SETS["ipv6 and client certificates"])
     assert f"{RELEASE}-prefixlb-router.{NAMESPACE}.svc:30000 over TLS" in told
     assert "--token-file /etc/prefixlb/admin-tokens/tokens" in told
+    assert "the Secret ui-tokens, is then http://localhost:29000/ui" in told
+    assert "/ui" not in notes({})
     assert "Whoever may reach" not in told
     assert "Whoever may reach" in notes({})

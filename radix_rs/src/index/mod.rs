@@ -27,7 +27,7 @@
 //! the block that the next step begins at.
 //!
 //! `apply` changes what a replica holds; `shape` cuts and joins runs; `bound` forgets, in the order of a `queue`;
-//! `walk` reads; `check` proves.
+//! `walk` reads, and `browse` for people; `check` proves.
 //!
 //! One index serves all models: chains of different namespaces share no hash.
 #![expect(
@@ -41,6 +41,9 @@ mod blocks;
 mod bound;
 #[cfg(test)]
 mod bound_tests;
+mod browse;
+#[cfg(test)]
+mod browse_tests;
 mod check;
 mod chunk;
 mod holders;
@@ -58,6 +61,7 @@ mod step_tests;
 mod tests;
 mod walk;
 
+pub use browse::{Branch, Listing, NoBranch};
 pub use position::{Outcome, Position};
 pub use replica_set::{ReplicaId, ReplicaSet};
 pub use walk::Matches;

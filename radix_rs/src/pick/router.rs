@@ -68,17 +68,17 @@ impl Router {
         }
     }
 
-    fn core(&self) -> MutexGuard<'_, Core> {
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.take()
     }
 
-    fn between_batches(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn between_batches(&self) -> MutexGuard<'_, ()> {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes steps as long as there are any; who waits meanwhile goes first, and what concerns no prompt is done
-    /// without the lock.
-    fn go_on(&self, mut step: impl FnMut(&mut Core) -> bool) {
+    /// without the lock. For who holds `batches`.
+    pub(super) fn go_on(&self, mut step: impl FnMut(&mut Core) -> bool) {
         let mut core = self.core();
         let mut goes_on = true;
         while goes_on {
