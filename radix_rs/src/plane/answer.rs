@@ -13,6 +13,7 @@ const USAGE: u32 = 4;
 
 /// Tokens of a completed request, by its replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_field_names, reason = "as inference.proto has them")]
 pub(crate) struct Usage {
     pub prompt_tokens: u64,
     pub cached_tokens: u64,

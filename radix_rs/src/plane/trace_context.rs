@@ -108,7 +108,7 @@ fn hex(digits: &[u8]) -> Option<u128> {
             b'a'..=b'f' => digit - b'a' + 10,
             _ => return None,
         };
-        Some(number << 4 | u128::from(value))
+        Some((number << 4) | u128::from(value))
     })
 }
 

@@ -126,8 +126,12 @@ impl Traces {
         };
         let parent = TraceContext::read(headers);
         let mut ids = Random::new(random());
-        let begun =
-            || TraceContext::new(u128::from(random()) << 64 | u128::from(random()).max(1), 0);
+        let begun = || {
+            TraceContext::new(
+                (u128::from(random()) << 64) | u128::from(random()).max(1),
+                0,
+            )
+        };
         let context = parent.unwrap_or_else(begun).with_span(id(&mut ids));
         if sampling.takes(parent, context.trace) {
             let context = context.with_sampled(true);
@@ -477,9 +481,9 @@ mod tests {
         trace.used(Usage::default());
         trace.forwarded(Code::Unavailable);
         traces.end(trace, Code::Ok);
-        let traced = &traces.take(9)[0];
-        assert_eq!(traced.trace, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
-        let [whole, steps @ ..] = &traced.spans[..] else {
+        let over = &traces.take(9)[0];
+        assert_eq!(over.trace, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
+        let [whole, steps @ ..] = &over.spans[..] else {
             panic!("no span");
         };
         assert_eq!(whole.parent, Some(0x00f0_67aa_0ba9_02b7));
