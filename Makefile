@@ -80,8 +80,8 @@ pictures: dev ## the README's pictures of the status page, of a fleet under load
 
 lock: $(VENV)/.uv ## resolve the dependencies of pyproject.toml anew
 	uv pip compile --universal --generate-hashes --no-header -q requirements-uv.in -o requirements-uv.lock
-	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --extra kubernetes -o requirements-router.lock
-	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --extra replica -o requirements-replica.lock
+	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --extra kubernetes --extra traces -o requirements-router.lock
+	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --extra replica --extra traces -o requirements-replica.lock
 	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --all-extras -o requirements-dev.lock
 
 clean: ## remove what the targets above made, but not the model

@@ -681,6 +681,25 @@ class ModelReading:
     inter_token: tuple[list[int], float]
 
 @final
+class Span:
+    """A part of the time of a traced request."""
+
+    name: str
+    kind: str
+    """Whose work it was: "server", "client", or "internal"."""
+    id: int
+    parent: int | None
+    """The span that it is part of."""
+    began_ns: int
+    """Unix time, as in all that follow."""
+    ended_ns: int
+    answered_ns: int | None
+    """When the first of an answer came."""
+    code: str | None
+    """The name of the gRPC status that a call ended with."""
+    attributes: list[tuple[str, str | int]]
+
+@final
 class News:
     """What the data plane laid down since it was last asked."""
 
@@ -734,6 +753,7 @@ class Plane:
         inter_token_buckets_s: Sequence[float],
         now_s: float,
         seed: int,
+        sampling: tuple[bool, int] | None = None,
     ) -> None:
         """Holds its port from now on. OSError if the address cannot be had.
 
@@ -745,7 +765,10 @@ class Plane:
         `max_open_calls`: of Generate, in flight, waiting, or not read yet. A call whose request
         would make all that are held more than `max_held_bytes` is refused. Beyond
         `max_connections` one that rests is closed for a new one. `behind`: the socket of the server
-        that answers every other method.
+        that answers every other method. `sampling`: which requests are traced, see `take_traces`:
+        whether those that are part of a trace are if the caller's span is sampled, and all others
+        if the low 64 bits of their trace's id are less than this number. None: none is, and what
+        callers say of traces passes through.
         """
     def start(self) -> None:
         """Take calls. Once; OSError if the system gives no thread."""
@@ -816,6 +839,12 @@ class Plane:
         """
     def refuse(self, ask: int, code: int, message: str) -> None:
         """The client gets this status (gRPC's number)."""
+    def take_traces(self, most: int) -> list[tuple[int, list[Span]]]:
+        """Traced requests that are over: the trace's id, and what the router did.
+
+        The first span is the whole request's. Those that nobody takes are dropped in the end.
+        """
+    def dropped_traces(self) -> int: ...
     def picks(self) -> list[tuple[str, int]]:
         """By the name of their reason; none that is 0."""
     def retries(self) -> int:

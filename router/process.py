@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import random
+import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +16,7 @@ from proto.errors import InvalidFile
 from proto.health_answers import HealthAnswers
 from proto.metrics_page import metrics_page
 from proto.redis_client import open_redis
+from proto.tracing import Tracing
 from radix_rs import Plane, Router, key_check
 from router.access import Access
 from router.admin import Admin
@@ -29,7 +31,7 @@ from router.fleet import Fleet
 from router.fleet_report import FleetReport
 from router.health import PATHS, Readiness
 from router.leases import Leases
-from router.metrics import KubernetesCollector, LinkCollector, Metrics, PlaneCollector
+from router.metrics import PREFIX, KubernetesCollector, LinkCollector, Metrics, PlaneCollector
 from router.prompt import PromptReader
 from router.redis_link import RedisLink
 from router.reload import Read, Reload
@@ -92,6 +94,7 @@ async def running(
     `read`: reads its settings again, should they change.
     """
     metrics = Metrics(policy=settings.policy)
+    tracing = settings.tracing
     rng = random.Random()
     router = Router(
         hash_key=hash_key,
@@ -124,6 +127,7 @@ async def running(
             retry_budget=settings.retry_budget,
             write_stall_s=settings.write_stall_s,
             seed=rng.getrandbits(64),
+            sampling=tracing.sampling if tracing else None,
         )
         dialer = Dialer(settings.replica_tls_server_name)
         try:
@@ -133,10 +137,15 @@ async def running(
             asked = _asked(settings, partial(ask_lease, dialer=dialer), rng, metrics)
             access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics, gate=gate)
             watched = [*reload.watched(), *access.watched]
+            traces = _traces(tracing, server, metrics)
         except InvalidFile:
             await server.stop()
             raise
-        async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
+        async with (
+            traces,
+            open_redis(settings.redis_url) as redis,
+            asyncio.TaskGroup() as tasks,
+        ):
             parts = _build(
                 settings,
                 hash_key,
@@ -260,6 +269,18 @@ def _build(
         leases=leased,
         history=history,
     )
+
+
+def _traces(
+    tracing: Tracing | None, server: Server, metrics: Metrics
+) -> AbstractAsyncContextManager[None]:
+    """In which spans are sent, if requests are traced. Raises InvalidFile if they cannot be."""
+    if tracing is None:
+        return nullcontext()
+    plane, instance = server.plane, f"{socket.gethostname()}:{server.port}"
+    export = tracing.export(plane.take_traces, service="prefixlb-router", instance=instance)
+    metrics.watch(export.collector(PREFIX, plane.dropped_traces))
+    return export.running()
 
 
 def _asked(

@@ -38,10 +38,11 @@ VALUE_SETS: dict[str, Object] = {
     "defaults": {},
     **{path.stem: example(path.stem) for path in sorted(EXAMPLES.glob("*.yaml"))},
     "many-nodes and tls": example("many-nodes", "tls"),
-    "openshift": {
+    "openshift, traced": {
         "runAsUser": None,
         "runAsGroup": None,
         "networkPolicy": {"dns": {"ports": [5353]}},
+        "tracing": {"endpoint": "http://collector.observability.svc:4317", "ratio": 0.1},
     },
     "ipv6 and client certificates": {
         "ipFamily": "IPv6",

@@ -14,6 +14,7 @@ from lightkube import AsyncClient, KubeConfig
 from lightkube.config.models import Cluster, User
 
 import replica.server
+from proto.tracing import ALL_IDS, Sampling, Tracing, read_tracing
 from replica.settings import ReplicaSettings
 from router import health
 from router.discovery.endpoint_slices import EndpointSlices
@@ -184,6 +185,9 @@ def test_pods_have_the_time_that_their_processes_take_to_drain(values: Object) -
         assert grace_s >= stop["seconds"] + drain_s + 5, name
 
 
+OF_THE_POD = {"POD_IP", "POD_NAME", "NODE_NAME"}
+"""Variables that others are made of."""
+
 FROM_ELSEWHERE = {
     "ROUTER_REDIS_URL": "redis://redis",
     "REPLICA_REDIS_URL": "redis://redis",
@@ -205,11 +209,11 @@ def test_processes_take_the_settings_that_pods_give_them(
         given = environment(pod)
         assert {each for each, value in given.items() if value is None} <= {
             *FROM_ELSEWHERE,
-            "POD_IP",
+            *OF_THE_POD,
         }, name
         with monkeypatch.context() as context:
             for variable, value in given.items():
-                if variable == "POD_IP":
+                if variable in OF_THE_POD or variable.startswith("OTEL_"):
                     continue
                 setting = variable.removeprefix(prefix).lower()
                 assert variable.startswith(prefix) and setting in kind.model_fields, variable
@@ -225,18 +229,44 @@ def test_processes_take_the_settings_that_pods_give_them(
             assert getattr(settings, setting) == value, setting
 
 
+def test_with_a_collector_both_parts_trace_as_many_requests_and_name_their_pods() -> None:
+    endpoint = "http://collector.observability.svc:4317"
+    for values in ({}, {"tracing": {"endpoint": endpoint, "ratio": 0.25}}):
+        for name, pod in pods(render(values)):
+            if component(pod) not in SERVED:
+                continue
+            given = environment(pod)
+            of_traces = {each: value for each, value in given.items() if "OTEL" in each}
+            if not values:
+                assert not of_traces and "NODE_NAME" not in given, name
+                continue
+            found = read_tracing(
+                str(given[f"{component(pod).upper()}_OTLP_TRACES_ENDPOINT"]),
+                {each: str(value) for each, value in of_traces.items()},
+            )
+            assert found == Tracing(endpoint, Sampling(True, ALL_IDS // 4)), name
+            named = str(of_traces["OTEL_RESOURCE_ATTRIBUTES"])
+            assert named == (
+                f"k8s.namespace.name={NAMESPACE},k8s.pod.name=$(POD_NAME),"
+                "k8s.node.name=$(NODE_NAME)"
+            ), name
+            # A variable can be made of those before it alone.
+            names = list(given)
+            assert names.index("POD_NAME") < names.index("OTEL_RESOURCE_ATTRIBUTES"), name
+
+
 GIVEN_BY_THE_CHART = {
     "router": {
         *("settings_file", "host", "port", "metrics_host", "metrics_port", "redis_url", "cluster"),
         *("hash_secret_file", "discovery", "static_replicas", "kubernetes_service"),
         *("kubernetes_port", "tls_cert", "tls_key", "tls_client_ca", "auth_token_file"),
         *("admin_token_file", "ui_token_file", "replica_tls_ca", "replica_tls_server_name"),
-        *("replica_tls_cert", "replica_tls_key", "drain_timeout_s"),
+        *("replica_tls_cert", "replica_tls_key", "drain_timeout_s", "otlp_traces_endpoint"),
     },
     "replica": {
         *("model", "replica_id", "host", "port", "advertise_address", "metrics_host"),
         *("metrics_port", "redis_url", "cluster", "hash_secret_file", "tls_cert", "tls_key"),
-        *("tls_client_ca", "device", "drain_timeout_s"),
+        *("tls_client_ca", "device", "drain_timeout_s", "otlp_traces_endpoint"),
     },
 }
 
@@ -284,6 +314,8 @@ def test_large_numbers_are_written_as_numbers() -> None:
         ({"router": {"replicas": 0}}, "replicas"),
         ({"discovery": "consul"}, "discovery"),
         ({"runAsUser": 0}, "runAsUser"),
+        ({"tracing": {"endpoint": "collector:4317"}}, "endpoint"),
+        ({"tracing": {"ratio": 2}}, "ratio"),
         ({"networkPolicy": {"clients": [{"podSelctor": {}}]}}, "podSelctor"),
         ({"redis": {"enabled": False, "existing": {"url": "redis://:secret@host"}}}, "url"),
     ],

@@ -282,9 +282,20 @@ impl Router {
 
     /// The replica for a prompt, which is in flight there from now on; None if none can be picked.
     pub fn pick(&self, prompt: Prompt<'_>, exclude: &[String], now_s: f64) -> Option<Pick> {
+        self.pick_in_steps(prompt, exclude, now_s, &mut || ())
+    }
+
+    /// As `pick`; calls `matched` once it is known how much each replica holds. Others wait meanwhile.
+    pub fn pick_in_steps(
+        &self,
+        prompt: Prompt<'_>,
+        exclude: &[String],
+        now_s: f64,
+        matched: &mut dyn FnMut(),
+    ) -> Option<Pick> {
         let (chain, block_size) = self.hash(prompt)?;
         let hashed = hashed(prompt, &chain, block_size);
-        self.core().pick(&hashed, exclude, now_s)
+        self.core().pick(&hashed, exclude, now_s, matched)
     }
 
     /// As `pick`, for a prompt of `tokens` tokens whose chain is known.
@@ -304,7 +315,7 @@ impl Router {
             block_size,
             tokens,
         };
-        core.pick(&hashed, exclude, now_s)
+        core.pick(&hashed, exclude, now_s, &mut || ())
     }
 
     /// What `pick` would say, with ticket 0; leaves everything as it is.
