@@ -35,7 +35,7 @@ test: dev ## all tests
 	@python -m pytest
 
 test-kube: dev ## the chart on KUBECONFIG's cluster (PREFIXLB_LOAD_IMAGE="kind load docker-image" to run it there)
-	@PREFIXLB_TEST_KUBE=1 python -m pytest tests/kube -rs -v
+	@PREFIXLB_TEST_KUBE=1 python -m pytest tests/kube -rsP -v
 
 fuzz: dev ## random tree operations, then broken requests, an hour each (SECONDS=n: so long), against other readings
 	PREFIXLB_FUZZ_SECONDS=$(or $(SECONDS),3600) cargo test -p radix_rs --test tree_model

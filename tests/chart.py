@@ -20,14 +20,15 @@ def example(*names: str) -> Object:
     """The values of examples, the last first."""
     values: Object = {}
     for name in names:
-        _merge(values, yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text()))
+        merge(values, yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text()))
     return values
 
 
-def _merge(into: Object, values: Mapping[str, Any]) -> None:
+def merge(into: Object, values: Mapping[str, Any]) -> None:
+    """As Helm merges sets of values: the last one wins, key by key."""
     for key, value in values.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
+            merge(into[key], value)
         else:
             into[key] = value
 

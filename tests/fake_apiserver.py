@@ -17,6 +17,8 @@ class FakeApiserver:
     version: int = 1
     refuses: int = 0
     """A status that every request is answered with; 0 for none."""
+    refuses_watches: int = 0
+    """The same of who watches alone."""
     says: bytes = b""
     """What every request is answered with instead of what is asked; nothing for that."""
     lists: int = 0
@@ -75,8 +77,8 @@ class FakeApiserver:
         if self.says:
             writer.write(self.says)
             writer.close()
-        elif self.refuses:
-            _reply(writer, self.refuses, {"kind": "Status", "code": self.refuses, "message": "no"})
+        elif code := self.refuses or ("watch" in query and self.refuses_watches):
+            _reply(writer, code, {"kind": "Status", "code": code, "message": "no"})
         elif "watch" in query:
             writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
             self._watchers.append(writer)

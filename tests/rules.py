@@ -21,6 +21,16 @@ ALERTS: dict[str, dict[str, Any]] = {rule["alert"]: rule for rule in ALL if "ale
 RECORDED = {rule["record"] for rule in ALL if "record" in rule}
 
 
+def panel_exprs() -> set[str]:
+    """What Grafana asks if everything is chosen of each variable."""
+    exprs = {target["expr"] for panel in PANELS for target in panel["targets"]}
+    exprs = {each.replace("$__rate_interval", "1m") for each in exprs}
+    for name, variable in VARIABLES.items():
+        if variable["type"] == "query":
+            exprs = {each.replace(f"${name}", variable["allValue"]) for each in exprs}
+    return exprs
+
+
 def metrics_in(expr: str) -> set[str]:
     """Names in an expression, but for those in its strings."""
     return set(re.findall(r"\bprefixlb[\w:]*", re.sub(r'"[^"]*"', "", expr)))

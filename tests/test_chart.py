@@ -372,6 +372,14 @@ def test_selectors_find_the_pods_they_are_for(values: Object) -> None:
             assert found == {component(each)}, name
 
 
+def test_a_new_version_of_the_chart_alone_makes_no_new_pods() -> None:
+    """Or each would cost the replicas their caches."""
+    for values in VALUE_SETS.values():
+        for name, pod in pods(render(values)):
+            if not name.startswith("Pod "):
+                assert "helm.sh/chart" not in pod["metadata"]["labels"], name
+
+
 def test_no_password_is_in_a_pod() -> None:
     for name, objects in ((name, render(values)) for name, values in VALUE_SETS.items()):
         secrets = [

@@ -144,7 +144,7 @@ def test_an_existing_redis_is_reached_where_it_is_said_to_be() -> None:
     assert policies.leaves("router", 6379) and policies.leaves("replica", 6379)
     named = of_kind(render(example("external-redis")), "NetworkPolicy")
     for part in ("router", "replica"):
-        egress = named[f"llm-prefixlb-{part}"]["spec"]["egress"]
+        egress = named[f"llm-prefixlb-{part}-egress"]["spec"]["egress"]
         peers = [rule.get("to") for rule in egress if rule["ports"][0]["port"] == 6380]
         assert peers == [[{"ipBlock": {"cidr": "10.20.0.0/24"}}]]
 
@@ -161,6 +161,13 @@ def test_a_collector_is_reached_by_routers_and_replicas_once_there_is_one() -> N
     )
     assert not named.leaves("router", 4318)
     assert named.reaches(named.parts["replica"], FOREIGNER, 4318)
+
+
+def test_a_policy_that_allows_something_is_of_one_direction() -> None:
+    """Enforcers that take both together let a pod send what it may only receive."""
+    for each in of_kind(render(example("kubernetes-discovery")), "NetworkPolicy").values():
+        allows = {"ingress", "egress"} & set(each["spec"])
+        assert [way.lower() for way in each["spec"]["policyTypes"]] == [*allows] or not allows
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,26 @@ async def test_who_is_not_ready_goes_and_who_terminates_stays_until_it_is_gone(
     await followed.shows()
 
 
+async def test_when_nobody_is_ready_any_more_those_who_were_stay_while_they_are_there(
+    followed: Followed,
+) -> None:
+    """Kubernetes takes all pods for not ready when it has not heard of their nodes."""
+    await followed.watches()
+    followed.put(endpoint("10.0.0.1"), endpoint("10.0.0.2"), endpoint("10.0.0.3", ready=False))
+    await followed.shows("10.0.0.1", "10.0.0.2")
+    unready = [endpoint(f"10.0.0.{n}", ready=False) for n in (1, 2, 3)]
+    followed.put(*unready)
+    followed.put(endpoint("10.0.0.9", ready=False), name="b")
+    await asyncio.sleep(0.2)
+    await followed.shows("10.0.0.1", "10.0.0.2")
+    followed.put(*unready[1:])
+    await followed.shows("10.0.0.2")
+    followed.put(unready[1], endpoint("10.0.0.3"))
+    await followed.shows("10.0.0.3")
+    followed.apiserver.delete("a")
+    await followed.shows()
+
+
 async def test_an_evicted_pod_without_an_address_is_no_ghost(followed: Followed) -> None:
     await followed.watches()
     followed.put(endpoint("10.0.0.1", uid="one"), endpoint("10.0.0.2", uid="two"))
@@ -168,18 +188,30 @@ async def test_what_no_apiserver_says_is_an_apiserver_that_is_away(
     await until(lambda: bool(followed.slices.up), 8.0, "it is back")
 
 
+async def test_a_version_that_is_refused_at_once_is_no_apiserver_that_is_away(
+    followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    await followed.watches()
+    followed.apiserver.refuses_watches = 410
+    followed.apiserver.hang_up()
+    await until(lambda: followed.apiserver.lists >= 3, 8.0, "all is read anew")
+    assert followed.slices.up and followed.slices.errors == 0
+    assert "away" not in caplog.text
+
+
+@pytest.mark.parametrize("refused", ["refuses", "refuses_watches"])
 async def test_a_service_account_that_may_not_is_told_what_it_needs(
-    caplog: pytest.LogCaptureFixture,
+    refused: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with fake_apiserver() as (apiserver, url):
-        apiserver.refuses = 403
+        setattr(apiserver, refused, 403)
         client = client_of(url)
         slices = EndpointSlices(
             client, service="llm", namespace="ns", port_name="grpc", rng=random.Random(0)
         )
         task = asyncio.create_task(slices.follow())
         await until(lambda: slices.up is False, 4.0, "refused")
-        assert slices.addresses is None
+        assert slices.addresses == (None if refused == "refuses" else [])
         assert "must list and watch endpointslices" in caplog.text
         task.cancel()
         await asyncio.wait([task])

@@ -19,7 +19,16 @@ from tests.authority import Authority
 from tests.ports import free_port
 from tests.prometheus import CHART, NAMESPACE, Prometheus, prometheus, promtool
 from tests.replica_process import ReplicaProcess
-from tests.rules import ALERTS, ALL, PANELS, RECORDED, VARIABLES, left_side, metrics_in
+from tests.rules import (
+    ALERTS,
+    ALL,
+    PANELS,
+    RECORDED,
+    VARIABLES,
+    left_side,
+    metrics_in,
+    panel_exprs,
+)
 from tests.tiny_model import write_tiny_model
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -197,12 +206,7 @@ def test_every_recorded_series_and_left_side_of_an_alert_has_data(watched: Watch
 
 
 def test_every_panel_has_data(watched: Watched) -> None:
-    exprs = {target["expr"] for panel in PANELS for target in panel["targets"]}
-    exprs = {e.replace("$__rate_interval", "1m") for e in exprs}
-    for name, each in VARIABLES.items():
-        if each["type"] == "query":
-            exprs = {e.replace(f"${name}", each["allValue"]) for e in exprs}
-    assert without_data(watched.prometheus, exprs) == set()
+    assert without_data(watched.prometheus, panel_exprs()) == set()
 
 
 def test_every_variable_offers_what_there_is(watched: Watched) -> None:

@@ -86,8 +86,8 @@ class EndpointSlices:
                 await self._watch(since)
         except TimeoutError:
             retry = pauses(self._rng, most_s=RETRY_S)
-        except (httpx2.TransportError, ApiError) as error:
-            if isinstance(error, ApiError) and error.status.code != GONE:
+        except (httpx2.TransportError, httpx2.HTTPStatusError) as error:
+            if isinstance(error, httpx2.HTTPStatusError) and _code(error) != GONE:
                 raise
             await asyncio.sleep(next(retry))
         return retry
@@ -124,7 +124,14 @@ class EndpointSlices:
             self._tell()
 
     def _tell(self) -> None:
-        addresses = serving_addresses(self._slices.values(), self._port_name)
+        slices = self._slices.values()
+        addresses = serving_addresses(slices, self._port_name)
+        if self.addresses and not addresses:
+            # As after an outage of its own, when Kubernetes has heard of no node for a while and
+            # takes all pods for not ready. Whether those that are still there answer is for their
+            # health to say.
+            there = serving_addresses(slices, self._port_name, ready_or_not=True)
+            addresses = [each for each in self.addresses if each in there]
         if addresses != self.addresses:
             self.addresses = addresses
             self.changed.set()
@@ -133,13 +140,20 @@ class EndpointSlices:
         self.errors += 1
         if self.up is not False:
             why = f"{type(error).__name__}: {error}"
-            if isinstance(error, ApiError) and error.status.code == FORBIDDEN:
+            if isinstance(error, httpx2.HTTPStatusError) and _code(error) == FORBIDDEN:
                 why += " (the router's service account must list and watch endpointslices)"
             log.warning("kubernetes is away why=%r", why)
         self.up = False
 
 
-def serving_addresses(slices: Collection[EndpointSlice], port_name: str) -> list[str]:
+def _code(error: httpx2.HTTPStatusError) -> int | None:
+    """What the apiserver answered with: to a list, within a watch, or to the wish for one."""
+    return error.status.code if isinstance(error, ApiError) else error.response.status_code
+
+
+def serving_addresses(
+    slices: Collection[EndpointSlice], port_name: str, *, ready_or_not: bool = False
+) -> list[str]:
     """host:port of every endpoint that serves once, by the preferred family that it has, sorted.
 
     Without an address, as those of evicted pods are, an endpoint is nobody's.
@@ -151,7 +165,7 @@ def serving_addresses(slices: Collection[EndpointSlice], port_name: str) -> list
                 continue
             ports = [port.port for port in each.ports or () if port.name == port_name and port.port]
             for endpoint in each.endpoints or ():
-                if ports and endpoint.addresses and _serves(endpoint):
+                if ports and endpoint.addresses and (ready_or_not or _serves(endpoint)):
                     host = endpoint.addresses[0]
                     address = f"[{host}]:{ports[0]}" if family == "IPv6" else f"{host}:{ports[0]}"
                     found.setdefault(_pod(endpoint) or address, address)

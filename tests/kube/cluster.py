@@ -5,10 +5,17 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from lightkube import AsyncClient, KubeConfig
+from lightkube.config.models import Cluster as ClusterAddress
+from lightkube.config.models import User
+
 from tests.chart import Object
+from tests.ports import free_port
 
 LOAD_IMAGE = "PREFIXLB_LOAD_IMAGE"
 """Names a command that brings an image, whose name is appended, to the cluster's nodes."""
@@ -58,12 +65,18 @@ class Cluster:
         for name in names:
             subprocess.run([*shlex.split(command), name], check=True, timeout=2 * TIMEOUT_S)
 
-    def namespace(self, name: str, labels: Mapping[str, str] | None = None) -> None:
-        metadata = {"name": name, "labels": dict(labels or {})}
+    @contextmanager
+    def own_namespace(self, level: str = "privileged") -> Iterator[str]:
+        """One of a new name, while the block lasts, with pods up to a level of PodSecurity."""
+        name = f"prefixlb-test-{uuid.uuid4().hex[:8]}"
+        security = "pod-security.kubernetes.io"
+        labels = {f"{security}/{what}": level for what in ("enforce", "warn")}
+        metadata = {"name": name, "labels": labels}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-
-    def delete_namespace(self, name: str) -> None:
-        self.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=true")
+        try:
+            yield name
+        finally:
+            self.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
 
     def wait_for(
         self, what: str, holds: Callable[[], object], *, timeout_s: float = TIMEOUT_S
@@ -72,6 +85,41 @@ class Cluster:
         while not holds():
             assert time.monotonic() < deadline_s, f"not within {timeout_s:.0f} s: {what}"
             time.sleep(0.5)
+
+
+class ApiProxy:
+    """The apiserver by a `kubectl proxy` of our own, which can be cut and restored."""
+
+    def __init__(self, account: str = "") -> None:
+        """`account`: a user to be, instead of whom KUBECONFIG names."""
+        self._port = free_port()
+        self._who = [f"--as={account}"] if account else []
+        self._process: subprocess.Popen[str] | None = None
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> "ApiProxy":
+        self.restore()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
+
+    def restore(self) -> None:
+        command = ["kubectl", "proxy", f"--port={self._port}", *self._who]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout
+        assert "Starting to serve" in self._process.stdout.readline()
+
+    def cut(self) -> None:
+        """Every connection, and there are no new ones."""
+        if self._process:
+            with self._process:
+                self._process.kill()
+            self._process = None
+
+    def client(self) -> AsyncClient:
+        config = KubeConfig.from_one(cluster=ClusterAddress(server=self.url), user=User())
+        return AsyncClient(config)
 
 
 def _list(objects: tuple[Object, ...]) -> str:

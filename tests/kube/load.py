@@ -7,9 +7,11 @@ import asyncio
 import json
 import os
 import random
+import time
 from collections import Counter
 
 from proto.client import AsyncClient
+from proto.credentials import IN_CLEAR, Credentials
 from proto.errors import LBError
 
 WORKERS = int(os.environ["WORKERS"])
@@ -17,14 +19,23 @@ TOPICS = ("rivers", "bridges", "tea", "bicycles", "omelettes", "lighthouses", "c
 TIMEOUT_S = 120.0
 
 
+def credentials() -> Credentials:
+    """By the files in $TLS_FILES, as a Secret of Kubernetes names them."""
+    files = os.environ.get("TLS_FILES")
+    if files is None:
+        return IN_CLEAR
+    return Credentials(f"{files}/ca.crt", f"{files}/tls.crt", f"{files}/tls.key")
+
+
 async def main() -> None:
     answered, failed = 0, Counter[str]()
+    first_s: float | None = None
     replicas: Counter[str] = Counter()
     cached = prompt = 0
 
     async def work(rng: random.Random) -> None:
-        nonlocal answered, cached, prompt
-        async with AsyncClient(os.environ["PREFIXLB_ROUTER"]) as client:
+        nonlocal answered, first_s, cached, prompt
+        async with AsyncClient(os.environ["PREFIXLB_ROUTER"], credentials()) as client:
             while True:
                 # A fifth begins like nothing before, and goes where least is to do.
                 topic = rng.choice(TOPICS) if rng.random() < 0.8 else f"{rng.random()}"
@@ -39,6 +50,7 @@ async def main() -> None:
                     await asyncio.sleep(0.2)
                     continue
                 answered += 1
+                first_s = first_s or time.time()
                 cached += result.cached_tokens
                 prompt += result.prompt_tokens
                 if result.route:
@@ -50,8 +62,9 @@ async def main() -> None:
             tasks.create_task(work(random.Random(number)))
         while True:
             await asyncio.sleep(1.0)
-            told = {"answered": answered, "failed": failed, "replicas": replicas}
-            print(json.dumps({**told, "cached": cached, "prompt": prompt}), flush=True)
+            told = {"answered": answered, "first_s": first_s, "failed": failed}
+            told |= {"replicas": replicas, "cached": cached, "prompt": prompt}
+            print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

@@ -25,12 +25,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 
+{{/* Of every pod: the same list. Nothing of the chart, as a new version of it alone is to make no new pods. */}}
+{{- define "prefixlb.podLabels" -}}
+{{ include "prefixlb.selector" . }}
+app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: prefixlb
+{{- end -}}
+
 {{/* Of every object: the same list. */}}
 {{- define "prefixlb.labels" -}}
 {{- $root := index . 0 -}}
-{{ include "prefixlb.selector" . }}
-app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
-app.kubernetes.io/part-of: prefixlb
+{{ include "prefixlb.podLabels" . }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
 {{- end -}}
