@@ -11,7 +11,7 @@ RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) radix_rs/Cargo.toml $(shell fi
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help dev model gen fmt check test test-kube fuzz chaos soak bench demo up lock clean toolchain
+.PHONY: help dev model gen fmt check test test-kube fuzz chaos soak bench pictures demo up lock clean toolchain
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,10 +75,13 @@ gen: $(VENV)/.packages ## generate the Python modules of proto/
 bench: dev ## the model's and the serving figures in README.md
 	python -m tests.bench
 
+pictures: dev ## the README's pictures of the status page, of a fleet under load (eight minutes, needs Chromium)
+	python -m tests.ui_pictures
+
 lock: $(VENV)/.uv ## resolve the dependencies of pyproject.toml anew
 	uv pip compile --universal --generate-hashes --no-header -q requirements-uv.in -o requirements-uv.lock
-	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --extra kubernetes -o requirements-router.lock
-	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --extra replica -o requirements-replica.lock
+	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --extra kubernetes --extra traces -o requirements-router.lock
+	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --extra replica --extra traces -o requirements-replica.lock
 	uv pip compile --universal --generate-hashes --no-header -q pyproject.toml --all-extras -o requirements-dev.lock
 
 clean: ## remove what the targets above made, but not the model

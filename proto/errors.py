@@ -55,6 +55,12 @@ class UnknownReplica(LBError):
     code = grpc.StatusCode.NOT_FOUND
 
 
+class UnknownBranch(LBError):
+    """No branch of a replica's mirror begins there, perhaps no longer."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
 class Overloaded(LBError):
     """Admission is full; the client may retry after a pause."""
 

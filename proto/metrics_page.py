@@ -1,7 +1,10 @@
-"""The metrics page of a process, over HTTP on threads of its own; beside it, whether it serves."""
+"""The metrics page of a process, over HTTP on threads of its own; beside it, whether it serves, and
+a site for people if the process has one.
+"""
 
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,11 +12,13 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 
 from proto.errors import Unavailable
 from proto.health_answers import HealthAnswers
+from proto.site import Answer, Asked, Site
 
 log = logging.getLogger(__name__)
 
@@ -27,27 +32,80 @@ that waits would end the polling at once, again and again."""
 SILENCE_S = 10.0
 """Between two log lines about that."""
 
+STALLED_S = 30.0
+"""A client that neither sends nor takes anything for so long is given up."""
+
+MAX_QUERY_FIELDS = 16
+
 
 class Handler(MetricsHandler):
-    """Paths that are about health have an answer of one line; every other one is the metrics."""
+    """Paths that are about health have an answer of one line, those of the site its own; every
+    other one is the metrics.
+    """
 
+    timeout = STALLED_S
     health: HealthAnswers | None = None
+    site: Site | None = None
 
     def do_GET(self) -> None:
+        if self.site and self.site.has(self._path):
+            self._send(self._ask(self.site))
+            return
         serves = self.health and self.health.serves(self.path)
         if serves is None:
             super().do_GET()
-            return
-        status, said = (
-            (HTTPStatus.OK, b"SERVING\n")
-            if serves
-            else (HTTPStatus.SERVICE_UNAVAILABLE, b"NOT_SERVING\n")
-        )
-        self.send_response(status)
-        self.send_header("Content-Type", "text/plain")
-        self.send_header("Content-Length", str(len(said)))
+        elif serves:
+            self._send(_line(HTTPStatus.OK, "SERVING"))
+        else:
+            self._send(_line(HTTPStatus.SERVICE_UNAVAILABLE, "NOT_SERVING"))
+
+    def do_POST(self) -> None:
+        if self.site is None or not self.site.has(self._path):
+            self._send(_line(HTTPStatus.METHOD_NOT_ALLOWED, "nothing is posted here"))
+        else:
+            self._send(self._take(self.site))
+
+    @property
+    def _path(self) -> str:
+        """Without the query."""
+        return self.path.partition("?")[0]
+
+    def _take(self, site: Site) -> Answer:
+        """What was posted, unless it is too much for who posts it."""
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal() and len(length) < 20):
+            return _line(HTTPStatus.LENGTH_REQUIRED, "a body needs its Content-Length")
+        admitted = site.admits(self._asked({}))
+        if isinstance(admitted, Answer):
+            return admitted
+        if int(length) > admitted:
+            said = f"the body has {length} bytes, at most {admitted} are allowed"
+            return _line(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, said)
+        return self._ask(site, self.rfile.read(int(length)))
+
+    def _ask(self, site: Site, body: bytes = b"") -> Answer:
+        query = self.path.partition("?")[2]
+        try:
+            fields = parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
+        except ValueError as error:
+            return _line(HTTPStatus.BAD_REQUEST, str(error))
+        return site.answer(self._asked(dict(fields), body))
+
+    def _asked(self, query: dict[str, str], body: bytes = b"") -> Asked:
+        client = str(self.client_address[0])
+        return Asked(self.command, self._path, query, self.headers, client, body)
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.headers:
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
-        self.wfile.write(said)
+        self.wfile.write(answer.body)
+
+
+def _line(status: HTTPStatus, said: str) -> Answer:
+    return Answer(status, f"{said}\n".encode(), (("Content-Type", "text/plain"),))
 
 
 class Page(ThreadingHTTPServer):
@@ -62,6 +120,7 @@ class Page(ThreadingHTTPServer):
         registry: CollectorRegistry,
         *,
         health: HealthAnswers | None = None,
+        site: Site | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -69,7 +128,9 @@ class Page(ThreadingHTTPServer):
         self._clock = clock
         self._sleep = sleep
         self._quiet_until_s = float("-inf")
-        handler = type("Handler", (Handler,), {"registry": registry, "health": health})
+        handler = type(
+            "Handler", (Handler,), {"registry": registry, "health": health, "site": site}
+        )
         super().__init__(address, handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -83,21 +144,30 @@ class Page(ThreadingHTTPServer):
             raise  # the server's loop goes on
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A scrape broke off, which is the scraper's affair."""
-        log.debug("scrape failed client=%s", client_address, exc_info=True)
+        error = sys.exception()
+        if isinstance(error, OSError):
+            # It broke off, which is the scraper's affair.
+            log.debug("scrape failed client=%s", client_address, exc_info=True)
+        else:
+            # Its words stay here: they may be a prompt's.
+            log.error("page failed error=%s", type(error).__name__)
 
 
 @contextmanager
 def metrics_page(
-    registry: CollectorRegistry, host: str, port: int, health: HealthAnswers | None = None
+    registry: CollectorRegistry,
+    host: str,
+    port: int,
+    health: HealthAnswers | None = None,
+    site: Site | None = None,
 ) -> Iterator[int]:
-    """Serve `registry` in the block, and what `health` says; yields the port.
+    """Serve `registry` in the block, what `health` says, and `site`; yields the port.
 
     Raises Unavailable if it cannot be had.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        page = Page((str(address[0]), int(address[1])), family, registry, health=health)
+        page = Page((str(address[0]), int(address[1])), family, registry, health=health, site=site)
     except OSError as error:
         raise Unavailable(f"cannot serve metrics on {host}:{port}: {error}") from error
     with page:

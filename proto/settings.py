@@ -37,6 +37,7 @@ METAVARS_BY_ENDING = {
     "_address": "HOST:PORT",
     "_replicas": "HOST:PORT,...",
     "_url": "URL",
+    "_endpoint": "URL",
     "_file": "FILE",
     "_cert": "FILE",
     "_key": "FILE",

@@ -402,6 +402,38 @@ class MirrorStats:
     """Those that `index_max_bytes` made the mirror forget."""
 
 @final
+class Branch:
+    """Blocks of one replica's mirror without a branch inside: an edge of its tree."""
+
+    first: int
+    """Hash of its first block, which names it."""
+    blocks: int
+    """Those that the replica holds."""
+    replicas: int
+    """How many hold its first block."""
+    detached: bool
+    """It begins no prompt, but what comes before it is not known."""
+    branches_below: int
+    """Branches of the replica below it, as far as they were looked at."""
+    blocks_below: int
+    """Blocks in these."""
+    all_below: bool
+    """All of them were looked at."""
+    unused: int
+    """How many stores ago it, or one of those, was last stored or matched, on any replica."""
+
+@final
+class Branches:
+    """A page of them."""
+
+    branches: list[Branch]
+    """Below another one, the newest first; in no order where prompts begin."""
+    next: int | None
+    """`start` of the next page; None after the last. A page may be short, even empty, before it."""
+    clock: int
+    """`Router.index_clock` as of this page."""
+
+@final
 class Breaker:
     """What a replica's answers say of it."""
 
@@ -548,6 +580,23 @@ class Router:
     def load(self, replica: str) -> Load: ...
     def blocks(self, replica: str) -> list[int]:
         """The hashes in its mirror, sorted. For tests."""
+    def branches(
+        self,
+        replica: str,
+        *,
+        below: int | None = None,
+        start: int | None = None,
+        limit: int,
+    ) -> Branches:
+        """A page of its mirror's branches, as they are now: those that begin prompts, or those
+        below the branch whose first block is `below`.
+
+        Looks at some 65,000 edges of the index at most, without the interpreter's lock, and gives
+        way to picks. RouterError if `below` or `start` begins no branch there, perhaps no longer.
+        """
+    @property
+    def index_clock(self) -> int:
+        """Stores that the index has taken, modulo 2**32: by it, and a clock, `unused` is a time."""
     def block_set(self, replica: str) -> BlockSet:
         """Its mirror's blocks as of one batch. Looks at the whole index, without the interpreter's
         lock: for an audit, on a thread of its own.
@@ -632,6 +681,25 @@ class ModelReading:
     inter_token: tuple[list[int], float]
 
 @final
+class Span:
+    """A part of the time of a traced request."""
+
+    name: str
+    kind: str
+    """Whose work it was: "server", "client", or "internal"."""
+    id: int
+    parent: int | None
+    """The span that it is part of."""
+    began_ns: int
+    """Unix time, as in all that follow."""
+    ended_ns: int
+    answered_ns: int | None
+    """When the first of an answer came."""
+    code: str | None
+    """The name of the gRPC status that a call ended with."""
+    attributes: list[tuple[str, str | int]]
+
+@final
 class News:
     """What the data plane laid down since it was last asked."""
 
@@ -685,6 +753,7 @@ class Plane:
         inter_token_buckets_s: Sequence[float],
         now_s: float,
         seed: int,
+        sampling: tuple[bool, int] | None = None,
     ) -> None:
         """Holds its port from now on. OSError if the address cannot be had.
 
@@ -696,7 +765,10 @@ class Plane:
         `max_open_calls`: of Generate, in flight, waiting, or not read yet. A call whose request
         would make all that are held more than `max_held_bytes` is refused. Beyond
         `max_connections` one that rests is closed for a new one. `behind`: the socket of the server
-        that answers every other method.
+        that answers every other method. `sampling`: which requests are traced, see `take_traces`:
+        whether those that are part of a trace are if the caller's span is sampled, and all others
+        if the low 64 bits of their trace's id are less than this number. None: none is, and what
+        callers say of traces passes through.
         """
     def start(self) -> None:
         """Take calls. Once; OSError if the system gives no thread."""
@@ -767,6 +839,12 @@ class Plane:
         """
     def refuse(self, ask: int, code: int, message: str) -> None:
         """The client gets this status (gRPC's number)."""
+    def take_traces(self, most: int) -> list[tuple[int, list[Span]]]:
+        """Traced requests that are over: the trace's id, and what the router did.
+
+        The first span is the whole request's. Those that nobody takes are dropped in the end.
+        """
+    def dropped_traces(self) -> int: ...
     def picks(self) -> list[tuple[str, int]]:
         """By the name of their reason; none that is 0."""
     def retries(self) -> int:

@@ -141,6 +141,9 @@ class Engine:
         return not any(True for _ in self._scheduler)
 
     def _compute(self, plan: Plan, started_s: float) -> list[Progress]:
+        for chunk in plan.chunks:
+            if chunk.request.prefill_began_s is None:
+                chunk.request.prefill_began_s = started_s
         sampled = plan.decodes + [chunk.request for chunk in plan.chunks if chunk.is_last]
         token_ids = self._forward(plan, sampled)
         now_s = self._clock()
@@ -181,6 +184,7 @@ class Engine:
     def _take(self, request: Request, token_id: int, now_s: float) -> Progress:
         """The next token of `request`; a stop token ends the answer and is not part of it."""
         if request.last_token_s is None:
+            request.first_token_s = now_s
             self._metrics.ttft_s.observe(now_s - request.arrived_s)
             self._metrics.prompt_tokens.inc(request.sequence.prompt_length)
             self._metrics.cached_tokens.inc(request.cached_tokens)

@@ -20,6 +20,7 @@ from replica.engine_thread import EngineThread
 from replica.metrics import Metrics
 from replica.request import Request
 from replica.request_reader import RequestReader
+from replica.traces import Trace, Traces
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +30,18 @@ Context = aio.ServicerContext[GenerateRequest, GenerateResponse]
 class InferenceService(InferenceServicer):
     """Requests of the event loop, answered by the engine's thread."""
 
-    def __init__(self, engine: EngineThread, reader: RequestReader, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        engine: EngineThread,
+        reader: RequestReader,
+        metrics: Metrics,
+        traces: Traces | None = None,
+    ) -> None:
+        """`traces`: None if no request is traced."""
         self._engine = engine
         self._reader = reader
         self._metrics = metrics
+        self._traces = traces
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -44,11 +53,13 @@ class InferenceService(InferenceServicer):
     # A coroutine, which gRPC takes too: unlike a generator it is left in the moment the call ends.
     async def Generate(self, request: GenerateRequest, context: Context) -> None:  # type: ignore[override]
         code = grpc.StatusCode.UNKNOWN  # what grpc makes of an error that is none of ours
+        metadata = context.invocation_metadata()
+        trace = self._traces.begin(metadata) if self._traces else None
         self._calls += 1
         self._idle.clear()
         self._metrics.in_flight.inc()
         try:
-            await self._generate(request, context)
+            await self._generate(request, context, trace)
             code = grpc.StatusCode.OK
         except LBError as error:
             code = error.code
@@ -60,14 +71,20 @@ class InferenceService(InferenceServicer):
         finally:
             self._metrics.in_flight.dec()
             self._metrics.count_request(code.name)
+            if self._traces and trace:
+                self._traces.end(trace, code)
             self._calls -= 1
             if not self._calls:
                 self._idle.set()
 
-    async def _generate(self, message: GenerateRequest, context: Context) -> None:
+    async def _generate(
+        self, message: GenerateRequest, context: Context, trace: Trace | None
+    ) -> None:
         check_metadata(passed(context.invocation_metadata()))
         with self._engine.place():
             request = await self._reader.read(message, context.time_remaining())
+            if self._traces and trace:
+                self._traces.queued(trace, request)
             self._engine.submit(request)
         try:
             await self._stream(request, context)

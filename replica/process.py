@@ -3,7 +3,7 @@
 import logging
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from proto.health_answers import HealthAnswers
 from proto.metrics_page import metrics_page
 from proto.prefixlb.v1.delta_pb2 import Lease
+from proto.tracing import Tracing
 from replica.announcement import announced, unannounced
 from replica.cache import Cache
 from replica.delta_log import DeltaLog
@@ -28,6 +29,7 @@ from replica.scheduler import Scheduler
 from replica.server import PATHS, Server
 from replica.settings import ReplicaSettings
 from replica.tls import ServerTls, followed, warn_of_exposure
+from replica.traces import Traces
 from replica.tree_core import make_tree
 
 log = logging.getLogger(__name__)
@@ -93,7 +95,9 @@ async def running(
         num_slots=settings.slots,
         seeds=random.Random(),
     )
-    inference = InferenceService(engine, reader, metrics)
+    tracing = settings.tracing
+    traces = Traces(tracing.sampling, model=model_id, ids=random.Random()) if tracing else None
+    inference = InferenceService(engine, reader, metrics, traces)
     tls = ServerTls(settings.tls_files, metrics) if settings.tls_cert else None
     warn_of_exposure(settings)
     server = Server(
@@ -117,6 +121,7 @@ async def running(
     lease.address = settings.advertise_address or f"{settings.host}:{server.port}"
     lease.replica_id = settings.replica_id or lease.address
     metrics.is_replica(lease.replica_id)
+    exported = _exported(tracing, traces, lease.replica_id, metrics)
     page = metrics_page(
         metrics.registry,
         settings.metrics_host,
@@ -124,24 +129,37 @@ async def running(
         HealthAnswers(server.health, PATHS),
     )
     with page as metrics_port:
-        engine.start()
-        try:
-            await server.start()
-            log.info(
-                "replica listens replica=%s address=%s metrics=%s:%d model=%s device=%s slots=%d",
-                *(lease.replica_id, lease.address, settings.metrics_host, metrics_port),
-                *(model_id, model.device, settings.slots),
-            )
-            announcement = (
-                announced(settings.redis_url, settings.cluster, delta_log, metrics, lease_now)
-                if settings.redis_url
-                else unannounced(delta_log, metrics)
-            )
-            async with announcement, followed(tls):
-                yield Running(server.port, metrics_port, metrics, engine, inference, server)
-        finally:
-            await server.stop()
-            await engine.stop()
+        async with exported:
+            engine.start()
+            try:
+                await server.start()
+                log.info(
+                    "replica listens replica=%s address=%s metrics=%s:%d model=%s device=%s "
+                    "slots=%d",
+                    *(lease.replica_id, lease.address, settings.metrics_host, metrics_port),
+                    *(model_id, model.device, settings.slots),
+                )
+                announcement = (
+                    announced(settings.redis_url, settings.cluster, delta_log, metrics, lease_now)
+                    if settings.redis_url
+                    else unannounced(delta_log, metrics)
+                )
+                async with announcement, followed(tls):
+                    yield Running(server.port, metrics_port, metrics, engine, inference, server)
+            finally:
+                await server.stop()
+                await engine.stop()
+
+
+def _exported(
+    tracing: Tracing | None, traces: Traces | None, replica_id: str, metrics: Metrics
+) -> AbstractAsyncContextManager[None]:
+    """In which spans are sent, if requests are traced. Raises InvalidFile if they cannot be."""
+    if tracing is None or traces is None:
+        return nullcontext()
+    export = tracing.export(traces.take, service="prefixlb-replica", instance=replica_id)
+    metrics.registry.register(export.collector("prefixlb_replica_", traces.dropped))
+    return export.running()
 
 
 def build_engine(

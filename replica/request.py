@@ -41,6 +41,8 @@ class Request:
     """Prompt tokens reused rather than computed."""
     reached: int = 0
     """The most positions it ever held; what it gets back after a preemption is not reuse."""
+    prefill_began_s: float | None = None
+    first_token_s: float | None = None
     last_token_s: float | None = None
 
     @property

@@ -10,6 +10,7 @@ from proto import settings
 from proto.logs import LogFormat
 from proto.settings import RedisUrl
 from proto.tls_files import TlsFiles, check_pairs
+from proto.tracing import Tracing, read_tracing
 from replica.py_tree.policy import make_policy
 from replica.tree_core import CoreName, PolicyName
 from replica.tree_error import TreeError
@@ -107,6 +108,13 @@ class ReplicaSettings(BaseSettings):
     log_format: LogFormat = Field(
         "text", description="a log line: text, or a JSON object for what collects logs"
     )
+    otlp_traces_endpoint: str = Field(
+        "",
+        pattern=r"^((https?|grpc)://\S+)?$",
+        description="collector of OpenTelemetry that traces are sent to by OTLP over gRPC, such as "
+        "http://127.0.0.1:4317, https:// for TLS; default: OTEL_EXPORTER_OTLP_ENDPOINT, else none "
+        "are. OTEL_TRACES_SAMPLER says of which requests",
+    )
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
@@ -124,6 +132,15 @@ class ReplicaSettings(BaseSettings):
             make_policy(self.eviction_policy, self.eviction_options)
         except TreeError as error:
             raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def tracing(self) -> Tracing | None:
+        return read_tracing(self.otlp_traces_endpoint)
+
+    @model_validator(mode="after")
+    def _traces_as_can_be_done(self) -> Self:
+        read_tracing(self.otlp_traces_endpoint)
         return self
 
     @property
@@ -154,7 +171,7 @@ SECTIONS = {
     "device": "model execution",
     "slots": "the cache",
     "chunk_size": "the scheduler",
-    "max_backlog_bytes": "limits, end and logs",
+    "max_backlog_bytes": "limits, end, logs and traces",
 }
 """Headings of --help, each by the first setting under it."""
 

@@ -13,6 +13,7 @@ from radix_rs import Plane
 from router.metrics import Metrics
 from router.replica_channel import Dialer
 from router.settings import RouterSettings
+from router.ui.gate import Gate
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,13 @@ class Access:
     """Brings what the files hold into the data plane, and to the dialer of Python's connections."""
 
     def __init__(
-        self, settings: RouterSettings, *, plane: Plane, dialer: Dialer, metrics: Metrics
+        self,
+        settings: RouterSettings,
+        *,
+        plane: Plane,
+        dialer: Dialer,
+        metrics: Metrics,
+        gate: Gate | None,
     ) -> None:
         """All files are in use afterwards. Raises InvalidFile."""
         self._plane = plane
@@ -36,6 +43,8 @@ class Access:
         self._watch_tls("replica-tls", settings.replica_tls_files, self._use_towards_replicas)
         self._watch_tokens("auth-token", settings.auth_token_file, plane.set_caller_tokens)
         self._watch_tokens("admin-token", settings.admin_token_file, plane.set_admin_tokens)
+        if gate is not None:
+            self._watch_tokens("ui-token", settings.ui_token_file, gate.use_tokens)
         _warn_of_exposure(settings)
 
     def _watch_tls(self, name: str, files: TlsFiles, use: Callable[[Tls], None]) -> None:
@@ -79,6 +88,12 @@ class Access:
 
 def _warn_of_exposure(settings: RouterSettings) -> None:
     """A router is reached by itself alone unless told otherwise; told so, it is to be guarded."""
+    if settings.ui_token_file and not is_loopback(settings.metrics_host):
+        log.warning(
+            "tokens of the status page cross the network in clear, unless a tunnel or a proxy that "
+            "speaks TLS leads there host=%s",
+            settings.metrics_host,
+        )
     if is_loopback(settings.host):
         return
     knows_callers = settings.auth_token_file or settings.tls_client_ca

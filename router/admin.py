@@ -6,31 +6,16 @@ from collections.abc import AsyncIterator, Callable
 from grpc import aio
 
 from proto.errors import as_status
-from proto.prefixlb.v1 import admin_pb2, delta_pb2
+from proto.prefixlb.v1 import admin_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import AdminServicer
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from radix_rs import Router
 from router.admission import Admission
 from router.auditor import Auditor
-from router.fleet import Fleet, Member, none_eligible
+from router.fleet import Fleet, none_eligible
+from router.fleet_report import BREAKER_STATES, FleetReport
 from router.leases import Leases
-from router.mirror import MirrorState
 from router.prompt import Prompt, PromptReader
-from router.replica_state import Liveness
-from router.subscriber import Subscriber
-
-MIRROR_STATES = {
-    MirrorState.COLD: admin_pb2.MIRROR_STATE_COLD,
-    MirrorState.SNAPSHOT: admin_pb2.MIRROR_STATE_SNAPSHOT,
-    MirrorState.STREAMING: admin_pb2.MIRROR_STATE_STREAMING,
-}
-
-BREAKER_STATES = {
-    "closed": admin_pb2.BREAKER_STATE_CLOSED,
-    "overloaded": admin_pb2.BREAKER_STATE_OVERLOADED,
-    "open": admin_pb2.BREAKER_STATE_OPEN,
-    "half_open": admin_pb2.BREAKER_STATE_HALF_OPEN,
-}
 
 
 class Admin(AdminServicer):
@@ -41,7 +26,7 @@ class Admin(AdminServicer):
         *,
         router: Router,
         fleet: Fleet,
-        subscriber: Subscriber,
+        report: FleetReport,
         prompts: PromptReader,
         admission: Admission,
         auditor: Auditor,
@@ -50,7 +35,7 @@ class Admin(AdminServicer):
     ) -> None:
         self._router = router
         self._fleet = fleet
-        self._subscriber = subscriber
+        self._report = report
         self._prompts = prompts
         self._admission = admission
         self._auditor = auditor
@@ -85,14 +70,8 @@ class Admin(AdminServicer):
         request: admin_pb2.ExplainRequest,
         context: aio.ServicerContext[admin_pb2.ExplainRequest, admin_pb2.ExplainResponse],
     ) -> admin_pb2.ExplainResponse:
-        """Without a pick if no candidate is eligible: that is when one wants to see them."""
         async with as_status(context):
-            with self._admission.admitted():
-                prompt = await self._prompts.read(request.request)
-                explained = admin_pb2.ExplainResponse(
-                    pick=self._pick(request.request, prompt),
-                    candidates=self._candidates(request.request, prompt),
-                )
+            explained = await self.explain(request.request)
         return explained
 
     async def ListReplicas(
@@ -100,20 +79,7 @@ class Admin(AdminServicer):
         request: admin_pb2.ListReplicasRequest,
         context: aio.ServicerContext[admin_pb2.ListReplicasRequest, admin_pb2.ListReplicasResponse],
     ) -> admin_pb2.ListReplicasResponse:
-        """The refused ones too, at their place."""
-        statuses = [
-            *(self._status(member) for member in self._fleet.members.values()),
-            *(
-                admin_pb2.ReplicaStatus(
-                    lease=refusal.lease,
-                    mirror=admin_pb2.MIRROR_STATE_COLD,
-                    refusal=f"{refusal.reason}: {refusal.detail}",
-                )
-                for refusal in self._fleet.refusals
-            ),
-        ]
-        statuses.sort(key=lambda status: status.lease.replica_id)
-        return admin_pb2.ListReplicasResponse(replicas=statuses)
+        return admin_pb2.ListReplicasResponse(replicas=self._report.statuses())
 
     async def Audit(
         self,
@@ -123,6 +89,18 @@ class Admin(AdminServicer):
         async with as_status(context):
             async for audited in self._auditor.audit(request.replica_ids):
                 yield audited
+
+    async def explain(self, request: GenerateRequest) -> admin_pb2.ExplainResponse:
+        """Without a pick if no candidate is eligible: that is when one wants to see them.
+
+        Raises an LBError.
+        """
+        with self._admission.admitted():
+            prompt = await self._prompts.read(request)
+            return admin_pb2.ExplainResponse(
+                pick=self._pick(request, prompt),
+                candidates=self._candidates(request, prompt),
+            )
 
     def _pick(
         self, request: GenerateRequest, prompt: Prompt, lease_s: float = 0.0
@@ -169,39 +147,3 @@ class Admin(AdminServicer):
                 now_s=self._clock(),
             )
         ]
-
-    def _status(self, member: Member) -> admin_pb2.ReplicaStatus:
-        state, sync = member.state, member.mirror
-        indexed, load = self._router.mirror(state.id), self._router.load(state.id)
-        breaker = self._router.breaker(state.id, now_s=self._clock())
-        return admin_pb2.ReplicaStatus(
-            lease=state.lease,
-            mirror=MIRROR_STATES[sync.state],
-            epoch=indexed.epoch,
-            seq=indexed.seq,
-            count=indexed.count,
-            digest=indexed.digest,
-            load=delta_pb2.Load(
-                running=load.running,
-                waiting=load.waiting,
-                pending_tokens=load.pending_tokens,
-                free_slots=load.free_slots,
-                evictable_slots=load.evictable_slots,
-                total_slots=load.total_slots,
-                draining=load.draining,
-            ),
-            in_flight=self._router.in_flight(state.id),
-            prompt_tokens=state.tokens.prompt,
-            available_tokens=state.tokens.available,
-            captured_tokens=state.tokens.captured,
-            delivered_tokens=state.tokens.delivered,
-            requests=state.tokens.requests,
-            gaps=sync.totals.gaps,
-            snapshots=sync.totals.snapshots,
-            other_tokenizer=state.other_tokenizer,
-            delta_lag_s=self._subscriber.stream(state.id).lag_s,
-            silent_s=state.silent_s,
-            live=state.liveness is Liveness.LIVE and not load.draining,
-            breaker=BREAKER_STATES[breaker.state],
-            breaker_openings=breaker.openings,
-        )

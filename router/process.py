@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import random
+import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +16,7 @@ from proto.errors import InvalidFile
 from proto.health_answers import HealthAnswers
 from proto.metrics_page import metrics_page
 from proto.redis_client import open_redis
+from proto.tracing import Tracing
 from radix_rs import Plane, Router, key_check
 from router.access import Access
 from router.admin import Admin
@@ -26,9 +28,10 @@ from router.discovery.asked import Ask
 from router.discovery.redis import LeaseDiscovery
 from router.discovery.static import StaticDiscovery
 from router.fleet import Fleet
+from router.fleet_report import FleetReport
 from router.health import PATHS, Readiness
 from router.leases import Leases
-from router.metrics import KubernetesCollector, LinkCollector, Metrics, PlaneCollector
+from router.metrics import PREFIX, KubernetesCollector, LinkCollector, Metrics, PlaneCollector
 from router.prompt import PromptReader
 from router.redis_link import RedisLink
 from router.reload import Read, Reload
@@ -40,6 +43,10 @@ from router.silence import SilenceWatch
 from router.subscriber import Subscriber
 from router.tokenizers import Tokenizers
 from router.turned_away import tell_of_turned_away
+from router.ui.api import Api
+from router.ui.gate import gate_of
+from router.ui.history import History
+from router.ui.site import StatusSite
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +64,7 @@ class Parts:
     readiness: Readiness
     silence: SilenceWatch
     leases: Leases
+    history: History
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,7 @@ async def running(
     `read`: reads its settings again, should they change.
     """
     metrics = Metrics(policy=settings.policy)
+    tracing = settings.tracing
     rng = random.Random()
     router = Router(
         hash_key=hash_key,
@@ -94,11 +103,14 @@ async def running(
         index_max_bytes=settings.index_max_bytes,
     )
     health = health_aio.HealthServicer()
+    gate = gate_of(settings)
+    site = StatusSite(gate)
     page = metrics_page(
         metrics.registry,
         settings.metrics_host,
         settings.metrics_port,
         HealthAnswers(health, PATHS),
+        site,
     )
     with page as metrics_port:
         server = Server(
@@ -115,6 +127,7 @@ async def running(
             retry_budget=settings.retry_budget,
             write_stall_s=settings.write_stall_s,
             seed=rng.getrandbits(64),
+            sampling=tracing.sampling if tracing else None,
         )
         dialer = Dialer(settings.replica_tls_server_name)
         try:
@@ -122,12 +135,17 @@ async def running(
                 settings, read or (lambda: settings), router=router, server=server, metrics=metrics
             )
             asked = _asked(settings, partial(ask_lease, dialer=dialer), rng, metrics)
-            access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics)
+            access = Access(settings, plane=server.plane, dialer=dialer, metrics=metrics, gate=gate)
             watched = [*reload.watched(), *access.watched]
+            traces = _traces(tracing, server, metrics)
         except InvalidFile:
             await server.stop()
             raise
-        async with open_redis(settings.redis_url) as redis, asyncio.TaskGroup() as tasks:
+        async with (
+            traces,
+            open_redis(settings.redis_url) as redis,
+            asyncio.TaskGroup() as tasks,
+        ):
             parts = _build(
                 settings,
                 hash_key,
@@ -137,6 +155,7 @@ async def running(
                 router,
                 server,
                 health,
+                site,
                 dialer,
                 rng,
                 asked,
@@ -148,6 +167,7 @@ async def running(
                 tasks.create_task(parts.readiness.run(), name="readiness"),
                 tasks.create_task(parts.silence.run(), name="silence"),
                 tasks.create_task(parts.leases.run(), name="leases"),
+                *([tasks.create_task(parts.history.run(), name="history")] if gate else []),
                 tasks.create_task(tell_of_turned_away(server.plane), name="turned away"),
                 *(tasks.create_task(each.follow(), name="files") for each in watched),
             ]
@@ -175,6 +195,7 @@ def _build(
     router: Router,
     server: Server,
     health: health_aio.HealthServicer,
+    site: StatusSite,
     dialer: Dialer,
     rng: random.Random,
     asked: Discovery | None,
@@ -210,16 +231,31 @@ def _build(
     )
     leased = Leases(router, expired=metrics.expired_leases.inc)
     metrics.leased_picks.set_function(lambda: len(leased))
+    report = FleetReport(fleet, subscriber, router)
     admin = Admin(
         router=router,
         fleet=fleet,
-        subscriber=subscriber,
+        report=report,
         prompts=prompts,
         admission=admission,
         auditor=Auditor(router, fleet, hash_key=hash_key),
         leases=leased,
     )
     server.add(Desk(server.plane, fleet=fleet, prompts=prompts), admin, health)
+    history = History(report.statuses, server.plane, router)
+    api = Api(
+        router=router,
+        plane=server.plane,
+        fleet=fleet,
+        report=report,
+        admin=admin,
+        history=history,
+        policy=lambda: metrics.policy,
+    )
+    site.open(
+        reads={"fleet": api.fleet, "history": api.history, "tree": api.tree},
+        posted={"explain": api.explain},
+    )
     silence = SilenceWatch(fleet, link=deltas)
     return Parts(
         router=router,
@@ -231,7 +267,20 @@ def _build(
         readiness=readiness,
         silence=silence,
         leases=leased,
+        history=history,
     )
+
+
+def _traces(
+    tracing: Tracing | None, server: Server, metrics: Metrics
+) -> AbstractAsyncContextManager[None]:
+    """In which spans are sent, if requests are traced. Raises InvalidFile if they cannot be."""
+    if tracing is None:
+        return nullcontext()
+    plane, instance = server.plane, f"{socket.gethostname()}:{server.port}"
+    export = tracing.export(plane.take_traces, service="prefixlb-router", instance=instance)
+    metrics.watch(export.collector(PREFIX, plane.dropped_traces))
+    return export.running()
 
 
 def _asked(

@@ -20,6 +20,7 @@ from proto.errors import Unavailable
 from proto.limits import SERVER_LIMITS
 from proto.prefixlb.v1 import admin_pb2, inference_pb2
 from proto.prefixlb.v1.admin_pb2_grpc import add_AdminServicer_to_server
+from proto.tracing import Sampling
 from proto.unary_reader import UnaryReader
 from radix_rs import Plane, Router
 from router.admin import Admin
@@ -65,9 +66,12 @@ class Server:
         retry_budget: float,
         write_stall_s: float,
         seed: int,
+        sampling: Sampling | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Port 0 takes a free one; see `port`. `clock`: that of the router's other callers.
+
+        `sampling`: which requests are traced; None: none is.
 
         Raises Unavailable if the address cannot be had.
         """
@@ -93,6 +97,7 @@ class Server:
                 inter_token_buckets_s=INTER_TOKEN_BUCKETS,
                 now_s=clock(),
                 seed=seed,
+                sampling=(sampling.follows_parent, sampling.ids_below) if sampling else None,
             )
         except OSError as error:
             raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error

@@ -16,6 +16,7 @@ from proto import settings
 from proto.logs import LogFormat
 from proto.settings import RedisUrl
 from proto.tls_files import TlsFiles, check_pairs
+from proto.tracing import Tracing, read_tracing
 from radix_rs import Rules
 
 USUAL = Rules()
@@ -110,6 +111,11 @@ class RouterSettings(BaseSettings):
     )
     admin_token_file: Path | None = Field(
         None, description="the same for the admin service, instead of those; these open all"
+    )
+    ui_token_file: Path | None = Field(
+        None,
+        description="the same for the status page, /ui beside the metrics, which without it is "
+        "open on a loopback address alone, and only while calls need no token or certificate",
     )
     replica_tls_ca: Path | None = Field(
         None,
@@ -238,6 +244,13 @@ class RouterSettings(BaseSettings):
     log_format: LogFormat = Field(
         "text", description="a log line: text, or a JSON object for what collects logs"
     )
+    otlp_traces_endpoint: str = Field(
+        "",
+        pattern=r"^((https?|grpc)://\S+)?$",
+        description="collector of OpenTelemetry that traces are sent to by OTLP over gRPC, such as "
+        "http://127.0.0.1:4317, https:// for TLS; default: OTEL_EXPORTER_OTLP_ENDPOINT, else none "
+        "are. OTEL_TRACES_SAMPLER says of which requests",
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -259,6 +272,15 @@ class RouterSettings(BaseSettings):
     def _opens_in_order(self) -> Self:
         if self.breaker_max_open_s < self.breaker_open_s:
             raise ValueError("--breaker-max-open-s must not be less than --breaker-open-s")
+        return self
+
+    @property
+    def tracing(self) -> Tracing | None:
+        return read_tracing(self.otlp_traces_endpoint)
+
+    @model_validator(mode="after")
+    def _traces_as_can_be_done(self) -> Self:
+        read_tracing(self.otlp_traces_endpoint)
         return self
 
     @property
@@ -304,7 +326,7 @@ SECTIONS = {
     "tls_cert": "who may connect, and how it connects to replicas",
     "policy": "how it routes",
     "ready_timeout_s": "start and end",
-    "max_inflight": "limits and logs",
+    "max_inflight": "limits, logs and traces",
 }
 """Headings of --help, each by the first setting under it."""
 

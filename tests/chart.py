@@ -39,10 +39,11 @@ VALUE_SETS: dict[str, Object] = {
     "defaults": {},
     **{path.stem: example(path.stem) for path in sorted(EXAMPLES.glob("*.yaml"))},
     "many-nodes and tls": example("many-nodes", "tls"),
-    "openshift": {
+    "openshift, traced": {
         "runAsUser": None,
         "runAsGroup": None,
         "networkPolicy": {"dns": {"ports": [5353]}},
+        "tracing": {"endpoint": "http://collector.observability.svc:4317", "ratio": 0.1},
     },
     "ipv6 and client certificates": {
         "ipFamily": "IPv6",
@@ -55,7 +56,11 @@ VALUE_SETS: dict[str, Object] = {
                 "existingRouterSecret": "router-tls",
             },
         },
-        "auth": {"tokensSecret": "tokens", "adminTokensSecret": "admin-tokens"},
+        "auth": {
+            "tokensSecret": "tokens",
+            "adminTokensSecret": "admin-tokens",
+            "uiTokensSecret": "ui-tokens",
+        },
     },
     "hpa, without policies": {
         "replica": {"autoscaling": {"kind": "hpa"}},

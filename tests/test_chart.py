@@ -14,6 +14,7 @@ from lightkube import AsyncClient, KubeConfig
 from lightkube.config.models import Cluster, User
 
 import replica.server
+from proto.tracing import ALL_IDS, Sampling, Tracing, read_tracing
 from replica.settings import ReplicaSettings
 from router import health
 from router.discovery.endpoint_slices import EndpointSlices
@@ -184,6 +185,9 @@ def test_pods_have_the_time_that_their_processes_take_to_drain(values: Object) -
         assert grace_s >= stop["seconds"] + drain_s + 5, name
 
 
+OF_THE_POD = {"POD_IP", "POD_NAME", "NODE_NAME"}
+"""Variables that others are made of."""
+
 FROM_ELSEWHERE = {
     "ROUTER_REDIS_URL": "redis://redis",
     "REPLICA_REDIS_URL": "redis://redis",
@@ -205,11 +209,11 @@ def test_processes_take_the_settings_that_pods_give_them(
         given = environment(pod)
         assert {each for each, value in given.items() if value is None} <= {
             *FROM_ELSEWHERE,
-            "POD_IP",
+            *OF_THE_POD,
         }, name
         with monkeypatch.context() as context:
             for variable, value in given.items():
-                if variable == "POD_IP":
+                if variable in OF_THE_POD or variable.startswith("OTEL_"):
                     continue
                 setting = variable.removeprefix(prefix).lower()
                 assert variable.startswith(prefix) and setting in kind.model_fields, variable
@@ -225,18 +229,44 @@ def test_processes_take_the_settings_that_pods_give_them(
             assert getattr(settings, setting) == value, setting
 
 
+def test_with_a_collector_both_parts_trace_as_many_requests_and_name_their_pods() -> None:
+    endpoint = "http://collector.observability.svc:4317"
+    for values in ({}, {"tracing": {"endpoint": endpoint, "ratio": 0.25}}):
+        for name, pod in pods(render(values)):
+            if component(pod) not in SERVED:
+                continue
+            given = environment(pod)
+            of_traces = {each: value for each, value in given.items() if "OTEL" in each}
+            if not values:
+                assert not of_traces and "NODE_NAME" not in given, name
+                continue
+            found = read_tracing(
+                str(given[f"{component(pod).upper()}_OTLP_TRACES_ENDPOINT"]),
+                {each: str(value) for each, value in of_traces.items()},
+            )
+            assert found == Tracing(endpoint, Sampling(True, ALL_IDS // 4)), name
+            named = str(of_traces["OTEL_RESOURCE_ATTRIBUTES"])
+            assert named == (
+                f"k8s.namespace.name={NAMESPACE},k8s.pod.name=$(POD_NAME),"
+                "k8s.node.name=$(NODE_NAME)"
+            ), name
+            # A variable can be made of those before it alone.
+            names = list(given)
+            assert names.index("POD_NAME") < names.index("OTEL_RESOURCE_ATTRIBUTES"), name
+
+
 GIVEN_BY_THE_CHART = {
     "router": {
         *("settings_file", "host", "port", "metrics_host", "metrics_port", "redis_url", "cluster"),
         *("hash_secret_file", "discovery", "static_replicas", "kubernetes_service"),
         *("kubernetes_port", "tls_cert", "tls_key", "tls_client_ca", "auth_token_file"),
-        *("admin_token_file", "replica_tls_ca", "replica_tls_server_name", "replica_tls_cert"),
-        *("replica_tls_key", "drain_timeout_s"),
+        *("admin_token_file", "ui_token_file", "replica_tls_ca", "replica_tls_server_name"),
+        *("replica_tls_cert", "replica_tls_key", "drain_timeout_s", "otlp_traces_endpoint"),
     },
     "replica": {
         *("model", "replica_id", "host", "port", "advertise_address", "metrics_host"),
         *("metrics_port", "redis_url", "cluster", "hash_secret_file", "tls_cert", "tls_key"),
-        *("tls_client_ca", "device", "drain_timeout_s"),
+        *("tls_client_ca", "device", "drain_timeout_s", "otlp_traces_endpoint"),
     },
 }
 
@@ -284,6 +314,8 @@ def test_large_numbers_are_written_as_numbers() -> None:
         ({"router": {"replicas": 0}}, "replicas"),
         ({"discovery": "consul"}, "discovery"),
         ({"runAsUser": 0}, "runAsUser"),
+        ({"tracing": {"endpoint": "collector:4317"}}, "endpoint"),
+        ({"tracing": {"ratio": 2}}, "ratio"),
         ({"networkPolicy": {"clients": [{"podSelctor": {}}]}}, "podSelctor"),
         ({"redis": {"enabled": False, "existing": {"url": "redis://:secret@host"}}}, "url"),
     ],
@@ -361,6 +393,26 @@ def test_no_password_is_in_a_pod() -> None:
             assert not any(secret in str(pod) for secret in secrets)
 
 
+def test_the_status_page_is_off_unless_a_secret_has_its_tokens() -> None:
+    def router_of(values: Object) -> Object:
+        return of_kind(render(values), "Deployment")["llm-prefixlb-router"]["spec"]["template"]
+
+    assert "ROUTER_UI_TOKEN_FILE" not in environment(router_of({}))
+    auth = {"uiTokensSecret": "people", "uiTokensKey": "mine"}
+    router = router_of({"auth": auth})
+    assert environment(router)["ROUTER_UI_TOKEN_FILE"] == "/etc/prefixlb/ui-tokens/tokens"
+    (container,) = router["spec"]["containers"]
+    (mount,) = [m for m in container["volumeMounts"] if m["name"] == "ui-tokens"]
+    assert mount == {
+        "name": "ui-tokens",
+        "mountPath": "/etc/prefixlb/ui-tokens",
+        "readOnly": True,
+    }
+    (volume,) = [v for v in router["spec"]["volumes"] if v["name"] == "ui-tokens"]
+    assert volume["secret"]["secretName"] == "people"
+    assert volume["secret"]["items"] == [{"key": "mine", "path": "tokens"}]
+
+
 def test_alerts_and_dashboards_are_the_files_of_the_chart() -> None:
     objects = render(example("many-nodes"))
     rules = of_kind(objects, "PrometheusRule")
@@ -377,5 +429,7 @@ def test_notes_say_how_to_reach_and_watch_what_was_installed() -> None:
     told = notes(VALUE_SETS["ipv6 and client certificates"])
     assert f"{RELEASE}-prefixlb-router.{NAMESPACE}.svc:30000 over TLS" in told
     assert "--token-file /etc/prefixlb/admin-tokens/tokens" in told
+    assert "the Secret ui-tokens, is then http://localhost:29000/ui" in told
+    assert "/ui" not in notes({})
     assert "Whoever may reach" not in told
     assert "Whoever may reach" in notes({})

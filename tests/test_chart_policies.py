@@ -149,6 +149,20 @@ def test_an_existing_redis_is_reached_where_it_is_said_to_be() -> None:
         assert peers == [[{"ipBlock": {"cidr": "10.20.0.0/24"}}]]
 
 
+def test_a_collector_is_reached_by_routers_and_replicas_once_there_is_one() -> None:
+    without, given = Policies({}), {"endpoint": "http://collector.observability.svc:4317"}
+    policies = Policies({"tracing": given})
+    for part in ("router", "replica"):
+        assert policies.leaves(part, 4317) and not without.leaves(part, 4317), part
+    assert not policies.leaves("test", 4317) and not policies.leaves("redis", 4317)
+    peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "elsewhere"}}}]
+    named = Policies(
+        {"tracing": given, "networkPolicy": {"collector": {"to": peers, "ports": [4318]}}}
+    )
+    assert not named.leaves("router", 4318)
+    assert named.reaches(named.parts["replica"], FOREIGNER, 4318)
+
+
 def test_a_policy_that_allows_something_is_of_one_direction() -> None:
     """Enforcers that take both together let a pod send what it may only receive."""
     for each in of_kind(render(example("kubernetes-discovery")), "NetworkPolicy").values():

@@ -6,6 +6,8 @@ import logging
 import socket
 import struct
 import time
+from http import HTTPStatus
+from http.client import HTTPException
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -17,7 +19,9 @@ from prometheus_client import CollectorRegistry, Gauge
 from proto.errors import Unavailable
 from proto.health_answers import HealthAnswers
 from proto.metrics_page import PAUSE_S, SILENCE_S, Page, metrics_page
+from proto.site import Answer, Asked
 from tests.fakes import FakeClock
+from tests.http_page import ask
 
 
 class Exhausted(socket.socket):
@@ -78,6 +82,40 @@ def test_a_page_whose_port_is_taken_says_which() -> None:
         metrics_page(CollectorRegistry(), "127.0.0.1", port),
     ):
         pass
+
+
+class Echo:
+    """A site that gives back what came, and falls over what it cannot read."""
+
+    def has(self, path: str) -> bool:
+        return path.startswith("/echo")
+
+    def admits(self, asked: Asked) -> int | Answer:
+        if asked.path == "/echo/closed":
+            return Answer(HTTPStatus.FORBIDDEN, b"closed", ())
+        return 8
+
+    def answer(self, asked: Asked) -> Answer:
+        number = int(asked.query.get("n", "1"))
+        return Answer(HTTPStatus.OK, asked.body * number, (("X-Path", asked.path),))
+
+
+async def test_a_site_has_its_own_paths_beside_the_metrics(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = CollectorRegistry()
+    Gauge("own", "One.", registry=registry)
+    with metrics_page(registry, "127.0.0.1", 0, site=Echo()) as port:
+        assert b"own 0.0" in (await ask(port, "/metrics")).body
+        assert b"own 0.0" in (await ask(port, "/")).body
+        page = await ask(port, "/echo/a?n=2", post=b"hello")
+        assert (page.status, page.body, page.headers["X-Path"]) == (200, b"hellohello", "/echo/a")
+        assert (await ask(port, "/echo", post=b"too large")).status == 413
+        assert (await ask(port, "/echo/closed", post=b"hello")).body == b"closed"
+        assert (await ask(port, "/metrics", post=b"hello")).status == 405
+        with pytest.raises(HTTPException):
+            await ask(port, "/echo?n=a+secret+word")
+    assert [each.getMessage() for each in caplog.records] == ["page failed error=ValueError"]
 
 
 async def test_paths_about_health_say_over_http_what_the_health_service_says() -> None:

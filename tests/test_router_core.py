@@ -56,6 +56,20 @@ def resync(router: Router, name: str, publisher: Publisher, blocks_per_chunk: in
     assert router.apply_snapshot(name, chunks[-1].SerializeToString(), True).outcome == "applied"
 
 
+def browsed(router: Router, name: str, below: int | None = None) -> int:
+    """Blocks of a mirror, by its branches, two at a time."""
+    blocks, start = 0, None
+    while True:
+        page = router.branches(name, below=below, start=start, limit=2)
+        assert len(page.branches) <= 2
+        for branch in page.branches:
+            deeper = browsed(router, name, branch.first)
+            assert branch.blocks_below == deeper if branch.all_below else branch.blocks_below
+            blocks += branch.blocks + deeper
+        if (start := page.next) is None:
+            return blocks
+
+
 prompts = st.lists(st.integers(0, 1), max_size=28).map(lambda bits: [0] * 8 + bits)
 replicas = st.sampled_from(REPLICAS)
 
@@ -161,6 +175,11 @@ class Fleet(RuleBasedStateMachine):
         applied = self.router.apply(name, batch.SerializeToString())
         assert applied.outcome == self.mirrors[name].apply(batch)
         assert (applied.epoch, applied.seq) == (batch.epoch, batch.seq)
+
+    @invariant()
+    def browsed_page_by_page_every_block_is_found_once(self) -> None:
+        for name, mirror in self.mirrors.items():
+            assert browsed(self.router, name) == len(mirror.blocks)
 
     @invariant()
     def mirrors_equal_their_models(self) -> None:

@@ -78,6 +78,16 @@ pub enum RouterError {
     /// Nobody added a replica of this name.
     #[error("unknown replica {0:?}")]
     UnknownReplica(String),
+    /// A look at a mirror cannot go on there.
+    #[error(
+        "no branch of replica {replica:?} begins with block {block:016x} there: it went, or was joined to another"
+    )]
+    UnknownBranch {
+        /// Its name.
+        replica: String,
+        /// Hash of the block.
+        block: u64,
+    },
     /// It was added before.
     #[error("replica {0:?} is known already; remove it first")]
     KnownReplica(String),

@@ -119,6 +119,11 @@ class LocalCluster:
         )
 
     @property
+    def status_page_url(self) -> str:
+        """The router's, for a browser."""
+        return f"http://{HOST}:{self._router_metrics_port}/ui"
+
+    @property
     def children(self) -> list[Child]:
         """All of it, in the order in which it is ended."""
         return [self.router, *self.replicas, self.redis]

@@ -2,25 +2,18 @@
 
 import argparse
 import json
-from typing import Any
 
-from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 
 from proto.enum_names import short_name
 from proto.errors import InvalidRequest, from_status
-from proto.prefixlb.v1.admin_pb2 import (
-    BreakerState,
-    Candidate,
-    ExplainRequest,
-    ExplainResponse,
-    PickReason,
-)
+from proto.prefixlb.v1.admin_pb2 import ExplainRequest, ExplainResponse, PickReason
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.request import Prompt, build_request
 from router.cli import console
 from router.cli.flag_types import utf8
 from router.cli.request_flags import add_router_flag, credentials, request_options, text_prompt
+from router.wording import explained_as_dict, objection
 
 EXAMPLES = """examples:
   prefixlb explain --chat "Name three rivers."
@@ -64,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             ExplainRequest(request=request), timeout=TIMEOUT_S, metadata=mine.metadata
         )
     if args.json:
-        print(json.dumps(as_dict(explained)))
+        print(json.dumps(explained_as_dict(explained)))
     else:
         out = console.stdout()
         out.print(candidate_table(explained))
@@ -83,20 +76,13 @@ def candidate_table(explained: ExplainResponse) -> Table:
         figures = (each.ahead_tokens, each.delayed_requests, each.decode_pressure_tokens)
         table.add_row(
             ">" if each.replica_id == explained.pick.replica_id else "",
-            each.replica_id if each.eligible else f"{each.replica_id} ({_objection(each)})",
+            each.replica_id if each.eligible else f"{each.replica_id} ({objection(each)})",
             str(each.matched_tokens),
             str(each.expected_tokens),
             *(f"{figure:.1f}" for figure in figures),
             f"{each.cost_tokens:.1f}" if each.eligible else "-",
         )
     return table
-
-
-def _objection(candidate: Candidate) -> str:
-    if candidate.breaker > BreakerState.BREAKER_STATE_CLOSED:
-        state = short_name(BreakerState, candidate.breaker).replace("_", " ")
-        return f"breaker {state}: only if there is no other"
-    return "cannot take requests"
 
 
 def verdict(explained: ExplainResponse) -> str:
@@ -108,24 +94,6 @@ def verdict(explained: ExplainResponse) -> str:
         f"{pick.replica_id} ({short_name(PickReason, pick.reason)}): {pick.matched_tokens} of "
         f"{pick.prompt_tokens} prompt tokens are cached there"
     )
-
-
-def as_dict(explained: ExplainResponse) -> dict[str, Any]:
-    """For scripts; names as in admin.proto."""
-    pick = explained.pick
-    named = ("replica_id", "address", "prompt_tokens", "matched_tokens")
-    picked = {name: getattr(pick, name) for name in named}
-    return {
-        "pick": {**picked, "reason": short_name(PickReason, pick.reason)}
-        if pick.replica_id
-        else None,
-        "candidates": [
-            MessageToDict(
-                each, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-            )
-            for each in explained.candidates
-        ],
-    }
 
 
 def _prompt(args: argparse.Namespace) -> Prompt:

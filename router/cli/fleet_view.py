@@ -7,19 +7,14 @@ from functools import partial
 
 import grpc
 
-from proto import keys
 from proto.credentials import IN_CLEAR, Credentials
 from proto.enum_names import short_name
 from proto.errors import from_status
-from proto.prefixlb.v1.admin_pb2 import (
-    BreakerState,
-    ListReplicasRequest,
-    MirrorState,
-    ReplicaStatus,
-)
+from proto.prefixlb.v1.admin_pb2 import ListReplicasRequest, MirrorState, ReplicaStatus
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.prefixlb.v1.replica_pb2 import InfoRequest, InfoResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
+from router.wording import replica_state
 
 MAX_ASKED_AT_ONCE = 32
 
@@ -55,14 +50,7 @@ class ReplicaView:
     @property
     def state(self) -> str:
         """The replica in a few words."""
-        status = self.status
-        if status.refusal:
-            return f"refused: {status.refusal.partition(':')[0]}"
-        if status.live and status.silent_s >= keys.SILENT_S:
-            return f"live, silent {status.silent_s:.0f} s"
-        if status.live and status.breaker > BreakerState.BREAKER_STATE_CLOSED:
-            return f"live, breaker {short_name(BreakerState, status.breaker).replace('_', ' ')}"
-        return "draining" if status.load.draining else "live" if status.live else "suspect"
+        return replica_state(self.status)
 
     @property
     def mirror(self) -> str:

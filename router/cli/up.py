@@ -100,6 +100,7 @@ def _introduce(out: Console, cluster: LocalCluster) -> None:
     out.print(table)
     router = cluster.router.address
     out.print(f"logs      {cluster.state_dir}", soft_wrap=True)
+    out.print(f"look      {cluster.status_page_url}", soft_wrap=True)
     out.print("try       in another terminal:", soft_wrap=True)
     for example in ('generate --chat "Name three rivers."', "chat", "status --watch"):
         out.print(f"            prefixlb {example} --router {router}", soft_wrap=True)

@@ -33,6 +33,8 @@ class InferenceStub:
     prefixlb-replica         id of the replica that serves the request
     prefixlb-matched-tokens  tokens of the prompt the router believed cached there
     prefixlb-reason          why that replica: see `Admin.Pick`
+    prefixlb-request-id      the request's id, as logs and traces have it, unless that is no printable ASCII; a
+    refusal has it in its trailers, once the request was read
     """
 
     def __init__(self, channel):
@@ -56,6 +58,8 @@ class InferenceServicer:
     prefixlb-replica         id of the replica that serves the request
     prefixlb-matched-tokens  tokens of the prompt the router believed cached there
     prefixlb-reason          why that replica: see `Admin.Pick`
+    prefixlb-request-id      the request's id, as logs and traces have it, unless that is no printable ASCII; a
+    refusal has it in its trailers, once the request was read
     """
 
     def Generate(self, request, context):
@@ -101,6 +105,8 @@ class Inference:
     prefixlb-replica         id of the replica that serves the request
     prefixlb-matched-tokens  tokens of the prompt the router believed cached there
     prefixlb-reason          why that replica: see `Admin.Pick`
+    prefixlb-request-id      the request's id, as logs and traces have it, unless that is no printable ASCII; a
+    refusal has it in its trailers, once the request was read
     """
 
     @staticmethod

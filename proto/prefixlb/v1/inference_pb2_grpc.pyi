@@ -34,6 +34,8 @@ class InferenceStub:
       prefixlb-replica         id of the replica that serves the request
       prefixlb-matched-tokens  tokens of the prompt the router believed cached there
       prefixlb-reason          why that replica: see `Admin.Pick`
+      prefixlb-request-id      the request's id, as logs and traces have it, unless that is no printable ASCII; a
+                               refusal has it in its trailers, once the request was read
     """
 
     @_typing.overload
@@ -65,6 +67,8 @@ class InferenceAsyncStub(InferenceStub):
       prefixlb-replica         id of the replica that serves the request
       prefixlb-matched-tokens  tokens of the prompt the router believed cached there
       prefixlb-reason          why that replica: see `Admin.Pick`
+      prefixlb-request-id      the request's id, as logs and traces have it, unless that is no printable ASCII; a
+                               refusal has it in its trailers, once the request was read
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -92,6 +96,8 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
       prefixlb-replica         id of the replica that serves the request
       prefixlb-matched-tokens  tokens of the prompt the router believed cached there
       prefixlb-reason          why that replica: see `Admin.Pick`
+      prefixlb-request-id      the request's id, as logs and traces have it, unless that is no printable ASCII; a
+                               refusal has it in its trailers, once the request was read
     """
 
     @_abc_1.abstractmethod

@@ -2,6 +2,7 @@
 
 use super::blocks::At;
 use super::holders::Holders;
+use super::locator::Slot;
 use super::run::{Run, RunId};
 use super::span::Span;
 use super::{Index, ReplicaId, Tally};
@@ -15,14 +16,42 @@ pub(super) struct Recent {
     removed: RunId,
 }
 
+/// A block that is looked for while others read the index.
+#[derive(Debug)]
+pub(super) struct Sought {
+    replica: ReplicaId,
+    pub hash: u64,
+    /// Where it may be, once it is known.
+    pub places: Option<Vec<Slot>>,
+}
+
+impl Sought {
+    fn is(&self, replica: ReplicaId, hash: u64) -> bool {
+        self.replica == replica && self.hash == hash
+    }
+}
+
 /// Blocks that are removed, and runs that are looked at, in a step; in tests so few that it takes many.
-const STEP: usize = if cfg!(test) { 2 } else { 256 };
+const STEP: usize = if cfg!(test) { 2 } else { 64 };
 
 impl Index {
     /// The replica now holds `hashes`, the first of which follows `parent`. Returns how many it did not hold.
     ///
     /// Hashes must not be [`NO_PARENT`].
     pub fn store(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> u64 {
+        let stored = self.store_step(replica, parent, hashes);
+        self.tidy();
+        stored
+    }
+
+    /// Has the block looked for that is stored after, unless it is at hand: true if that is to be done before, and
+    /// before anything else.
+    pub fn seek_parent(&mut self, replica: ReplicaId, parent: u64) -> bool {
+        parent != NO_PARENT && self.seek(replica, self.recent[replica as usize].stored, parent)
+    }
+
+    /// The same as a step, after which an [`errand`](Self::errand) may be due.
+    pub fn store_step(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> u64 {
         self.clock = self.clock.wrapping_add(1);
         if self.append_end(replica, parent, hashes) {
             self.forget_excess();
@@ -59,14 +88,31 @@ impl Index {
     pub fn remove(&mut self, replica: ReplicaId, removed: &Removed) -> u64 {
         let mut left = *removed;
         let mut gone = 0;
-        while left.count > 0 {
-            gone += self.remove_step(replica, &mut left);
+        let mut goes_on = left.count > 0;
+        while goes_on {
+            let (now, more) = self.remove_step(replica, &mut left);
+            gone += now;
+            goes_on = more;
         }
+        self.tidy();
         gone
     }
 
-    /// The same for the last [`STEP`] blocks of the range; leaves what remains of it, `count` 0 if that is nothing.
-    pub fn remove_step(&mut self, replica: ReplicaId, left: &mut Removed) -> u64 {
+    /// The same in steps, which have the last block looked for, drop up to [`STEP`] blocks, and settle a run each: how
+    /// many it held of those that are dropped, and whether there is more to do, before anything else is done to the
+    /// index but an [`errand`](Self::errand). Leaves what remains of the range.
+    pub fn remove_step(&mut self, replica: ReplicaId, left: &mut Removed) -> (u64, bool) {
+        if let Some(run) = self.touched.pop() {
+            if self.runs[run].is_alive() {
+                let next = self.settle_step(run);
+                self.touched.extend(next);
+            }
+            let goes_on = left.count > 0 || !self.touched.is_empty();
+            if !goes_on {
+                self.forget_excess(); // what was cut takes more than it did
+            }
+            return (0, goes_on);
+        }
         let recent = self.recent[replica as usize].removed;
         if let Some(run) = self.runs.get(recent)
             && let (len, count) = (run.len(), left.count as usize)
@@ -75,8 +121,10 @@ impl Index {
             && self.drop_end(replica, recent, len - count, len)
         {
             left.count = 0;
-            self.forget_excess();
-            return count as u64;
+            return (count as u64, false);
+        }
+        if left.last != NO_PARENT && self.seek(replica, recent, left.last) {
+            return (0, true);
         }
         let before = self.tally(replica).count;
         let mut next = match left.last {
@@ -92,7 +140,6 @@ impl Index {
         }
         let mut now = STEP.min(left.count as usize);
         left.count -= now as u32;
-        let mut touched = std::mem::take(&mut self.touched);
         while now > 0
             && let Some(At { run, offset }) = next
         {
@@ -116,17 +163,17 @@ impl Index {
             };
             self.recent[replica as usize].removed = run;
             if !self.drop_end(replica, run, from, to) {
-                touched.push(self.drop_range(replica, run, from, to));
+                // Settled later: that forgets blocks nobody holds, and with them the way up.
+                let touched = self.drop_range(replica, run, from, to);
+                self.touched.push(touched);
             }
         }
         if now > 0 || left.last == NO_PARENT {
             left.count = 0;
         }
-        // Only now: settling forgets blocks nobody holds, and with them the way up.
-        self.settle_all(&mut touched);
-        self.touched = touched;
-        self.forget_excess(); // what was cut takes more than it did
-        before - self.tally(replica).count
+        self.touched.reverse(); // children first
+        let goes_on = left.count > 0 || !self.touched.is_empty();
+        (before - self.tally(replica).count, goes_on)
     }
 
     /// The replica holds nothing. Returns how many blocks it held. Looks at every run.
@@ -136,11 +183,12 @@ impl Index {
         while goes_on {
             (_, goes_on) = self.clear_step(replica, &mut from);
         }
+        self.tidy();
         held
     }
 
     /// The same in steps, of which the first is from 0 and each looks at a few runs: how many blocks it held, and
-    /// whether there is more to do, before anything else is done to the index.
+    /// whether there is more to do, before anything else is done to the index but an [`errand`](Self::errand).
     pub fn clear_step(&mut self, replica: ReplicaId, from: &mut usize) -> (u64, bool) {
         let mut held = 0;
         if *from == 0 {
@@ -164,21 +212,15 @@ impl Index {
             *from = to;
             return (held, true);
         }
-        let mut touched = std::mem::take(&mut self.touched);
-        let mut now = touched.split_off(touched.len().saturating_sub(STEP));
-        self.settle_all(&mut now);
-        self.touched = touched;
-        self.forget_excess();
-        (held, !self.touched.is_empty())
-    }
-
-    /// Settling one run may take in or forget others; those need no more.
-    fn settle_all(&mut self, touched: &mut Vec<RunId>) {
-        for run in touched.drain(..) {
+        let last = self.touched.len().saturating_sub(STEP);
+        for run in self.touched.split_off(last) {
+            // Settling one may take in or forget others; those need no more.
             if self.runs[run].is_alive() {
                 self.settle(run);
             }
         }
+        self.forget_excess();
+        (held, !self.touched.is_empty())
     }
 
     fn last_of(&self, run: RunId) -> At {
@@ -186,17 +228,44 @@ impl Index {
         At { run, offset }
     }
 
-    /// Where a block stands, first looked for where the replica's part of the run `guess` ends.
-    fn find_end(&self, replica: ReplicaId, guess: RunId, hash: u64) -> Option<At> {
-        if let Some(run) = self.runs.get(guess) {
-            let depth = run.holders.depth(replica, run.len());
-            if depth > 0 && run.span.get(depth - 1) == hash {
-                let offset = depth - 1;
-                return Some(At { run: guess, offset });
-            }
+    /// Where the replica's part of a run ends, if it does with this block.
+    fn end(&self, replica: ReplicaId, run: RunId, hash: u64) -> Option<At> {
+        let found = self.runs.get(run)?;
+        let depth = found.holders.depth(replica, found.len());
+        let is_it = depth > 0 && found.span.get(depth - 1) == hash;
+        is_it.then(|| At {
+            run,
+            offset: depth - 1,
+        })
+    }
+
+    /// Has a block looked for, unless it is at hand: whether that is to be done.
+    fn seek(&mut self, replica: ReplicaId, guess: RunId, hash: u64) -> bool {
+        let is_sought = |sought: &Sought| sought.is(replica, hash);
+        if self.sought.as_ref().is_some_and(is_sought) || self.end(replica, guess, hash).is_some() {
+            return false;
+        }
+        self.sought = Some(Sought {
+            replica,
+            hash,
+            places: None,
+        });
+        true
+    }
+
+    /// Where a block stands: where it was looked for, or where the replica's part of the run `guess` ends, or elsewhere.
+    fn find_end(&mut self, replica: ReplicaId, guess: RunId, hash: u64) -> Option<At> {
+        let sought = self.sought.take().filter(|it| it.is(replica, hash));
+        if let Some(at) = self.end(replica, guess, hash) {
+            return Some(at);
         }
         // A publisher that lies may have it elsewhere, too: what others hold must not hide what this one does.
         let held = |at| self.is_held(replica, at);
+        if let Some(places) = sought.and_then(|sought| sought.places) {
+            let places = || places.iter().copied();
+            let held = self.blocks.find_among(places(), &self.runs, hash, held);
+            return held.or_else(|| self.blocks.find_among(places(), &self.runs, hash, |_| true));
+        }
         let held = self.blocks.find(&self.runs, hash, held);
         held.or_else(|| self.find(hash))
     }

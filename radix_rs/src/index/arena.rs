@@ -5,7 +5,7 @@ use std::ops::{Index, IndexMut};
 use super::run::{Run, RunId};
 
 /// Runs in a segment; in tests so few that small trees have many.
-const SEGMENT: usize = if cfg!(test) { 4 } else { 512 };
+const SEGMENT: usize = if cfg!(test) { 4 } else { 64 };
 
 /// Grows by segments, so that no run is ever moved and growing never takes long. Slots of freed runs are used
 /// again.

@@ -2,7 +2,7 @@
 
 use super::arena::Arena;
 use super::chunk::{CHUNK, Chunk, ChunkId};
-use super::locator::{Generation, Locator, Slot};
+use super::locator::{Locator, Slot};
 use super::run::RunId;
 use super::span::Span;
 
@@ -35,13 +35,29 @@ struct Freed {
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     owners: Vec<Owner>,
-    /// Changes when a chunk is freed, or written where it was written before.
-    generations: Vec<Generation>,
-    /// Up to where each chunk was written in this generation.
+    /// Up to where each chunk was written, of what the locator has not forgotten.
     written: Vec<u8>,
     free: Freed,
     locator: Locator,
+    /// Of the locator, when it was last tidied.
+    locator_bytes: usize,
     len: usize,
+}
+
+/// What is to be done with the locator alone, while others may read the index.
+#[derive(Debug)]
+pub(crate) struct Errand {
+    locator: Locator,
+    blocks: usize,
+    sought: Option<u64>,
+    found: Option<Vec<Slot>>,
+}
+
+impl Errand {
+    pub fn run(&mut self) {
+        self.locator.tidy(self.blocks);
+        self.found = self.sought.map(|hash| self.locator.find(hash).collect());
+    }
 }
 
 impl Blocks {
@@ -52,17 +68,45 @@ impl Blocks {
 
     /// Where a hash stands, however deep inside a run, if `is` accepts it.
     pub fn find(&self, runs: &Arena, hash: u64, is: impl Fn(At) -> bool) -> Option<At> {
-        let at = |slot: Slot| {
-            let owner = self.owners[slot as usize / CHUNK];
-            let span = &runs[owner.run].span;
-            let offset = (owner.index as usize * CHUNK + slot as usize % CHUNK)
+        self.find_among(self.locator.find(hash), runs, hash, is)
+    }
+
+    /// The same if it is at one of these places.
+    pub fn find_among(
+        &self,
+        mut slots: impl Iterator<Item = Slot>,
+        runs: &Arena,
+        hash: u64,
+        is: impl Fn(At) -> bool,
+    ) -> Option<At> {
+        slots.find_map(|slot| {
+            let Owner { run, index } = self.owners[slot as usize / CHUNK];
+            let span = &runs[run].span;
+            let offset = (index as usize * CHUNK + slot as usize % CHUNK)
                 .checked_sub(span.skew)
                 .filter(|&offset| offset < span.len)?;
-            let run = owner.run;
-            (span.get(offset) == hash).then_some(At { run, offset })
-        };
-        let accepts = |slot| at(slot).is_some_and(&is);
-        at(self.locator.find(hash, &self.generations, accepts)?)
+            let at = At { run, offset };
+            (span.get(offset) == hash && is(at)).then_some(at)
+        })
+    }
+
+    /// Gives the locator away, if there is something to tidy or a block to look for. Until it is back, no block may be
+    /// changed or found.
+    pub fn errand(&mut self, sought: Option<u64>) -> Option<Errand> {
+        let is_due = sought.is_some() || self.locator.is_untidy(self.len);
+        is_due.then(|| Errand {
+            locator: std::mem::take(&mut self.locator),
+            blocks: self.len,
+            sought,
+            found: None,
+        })
+    }
+
+    /// The places that the block may be at, if one was looked for.
+    pub fn done(&mut self, errand: Errand) -> Option<Vec<Slot>> {
+        self.locator = errand.locator;
+        self.locator_bytes = self.locator.size_bytes();
+        errand.found
     }
 
     /// Appends `hashes` to the span of `run`.
@@ -89,7 +133,6 @@ impl Blocks {
             span.last = last;
         }
         self.len += hashes.len();
-        self.locator.tidy(self.len, &self.generations);
     }
 
     /// Writes into the last chunk of a span.
@@ -99,15 +142,14 @@ impl Blocks {
         let id = chunk.id as usize;
         if at < self.written[id] as usize {
             // Entries of blocks that were here before must not count as valid for ever.
-            self.generations[id] = self.generations[id].wrapping_add(1);
+            self.locator.forget_chunk(chunk.id);
             let from = if number == 0 { span.skew } else { 0 };
             let (kept, slot) = (chunk.range(from, at), slot(chunk.id, from));
-            self.locator.log(kept, slot, &self.generations);
+            self.locator.log(kept, slot);
         }
         chunk.put(at, hashes);
         self.written[id] = (at + hashes.len()) as u8;
-        self.locator
-            .log(hashes, slot(chunk.id, at), &self.generations);
+        self.locator.log(hashes, slot(chunk.id, at));
     }
 
     /// Forgets all blocks of a span but the first `len`.
@@ -118,14 +160,13 @@ impl Blocks {
         while span.chunks.len() > kept
             && let Some(chunk) = span.chunks.pop()
         {
-            free(&mut self.generations, &mut self.free, chunk);
+            free(&mut self.locator, &mut self.free, chunk);
         }
         span.len = len;
         span.last = if len == 0 { 0 } else { span.get(len - 1) };
         if span.chunks.capacity() > 4 * kept {
             span.chunks.shrink_to(kept);
         }
-        self.locator.tidy(self.len, &self.generations);
     }
 
     /// Cuts a span strictly inside. The rest keeps the number of its run; the front, which is returned, gets `front`.
@@ -165,7 +206,7 @@ impl Blocks {
                 let shared = rest.chunks.remove(0);
                 let to = CHUNK.min(end + rest.len);
                 self.write(&mut head, end, shared.range(end, to));
-                free(&mut self.generations, &mut self.free, shared);
+                free(&mut self.locator, &mut self.free, shared);
             }
             head.chunks.append(&mut rest.chunks);
             head.len += rest.len;
@@ -191,7 +232,7 @@ impl Blocks {
         let id = self.free.ids.pop().unwrap_or(self.owners.len() as ChunkId);
         if id as usize == self.owners.len() {
             self.owners.push(Owner::default());
-            self.generations.push(0);
+            self.locator.add_chunk();
             self.written.push(0);
         }
         self.owners[id as usize] = Owner { run, index };
@@ -202,8 +243,8 @@ impl Blocks {
     /// Bytes of the chunks and of what leads to them.
     pub fn size_bytes(&self) -> usize {
         let chunks = self.owners.len() - self.free.ids.len() + self.free.spare.len();
-        let row = size_of::<Owner>() + size_of::<Generation>() + 1;
-        chunks * CHUNK * size_of::<u64>() + self.owners.capacity() * row + self.locator.size_bytes()
+        let rows = self.owners.capacity() * (size_of::<Owner>() + 1);
+        chunks * CHUNK * size_of::<u64>() + rows + self.locator_bytes
     }
 }
 
@@ -211,9 +252,8 @@ fn slot(chunk: ChunkId, at: usize) -> Slot {
     chunk * CHUNK as u32 + at as u32
 }
 
-fn free(generations: &mut [Generation], freed: &mut Freed, chunk: Chunk) {
-    let generation = &mut generations[chunk.id as usize];
-    *generation = generation.wrapping_add(1);
+fn free(locator: &mut Locator, freed: &mut Freed, chunk: Chunk) {
+    locator.forget_chunk(chunk.id);
     freed.ids.push(chunk.id);
     if freed.spare.len() < SPARE {
         freed.spare.push(chunk);

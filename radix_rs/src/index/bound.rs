@@ -41,6 +41,10 @@ impl Index {
             && let Some(run) = self.next_to_forget()
         {
             self.forget_end(run);
+            if let Some(mut errand) = self.blocks.errand(None) {
+                errand.run();
+                self.blocks.done(errand);
+            }
         }
     }
 
@@ -66,6 +70,7 @@ impl Index {
 
     /// Forgets the last blocks of a run without children.
     fn forget_end(&mut self, id: RunId) {
+        self.sought = None;
         let run = &mut self.runs[id];
         let (len, used) = (run.len(), run.last_used());
         let kept = len.saturating_sub(PIECE);

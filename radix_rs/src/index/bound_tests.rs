@@ -305,7 +305,10 @@ fn a_removal_is_accounted_for_when_a_part_of_it_is_forgotten_between_its_steps()
             let (mut index, replica) = bounded(usize::MAX);
             index.store(replica, NO_PARENT, &prompt);
             let mut left = Removed::of(&prompt[10..]).unwrap();
-            (0..steps).for_each(|_| _ = index.remove_step(replica, &mut left));
+            for _ in 0..steps {
+                index.remove_step(replica, &mut left);
+                index.tidy();
+            }
             index.set_max_bytes(index.size_bytes().saturating_sub(excess));
             index.remove(replica, &left);
             assert_eq!(index.tally(replica), tally(prompt[..10].iter().copied()));

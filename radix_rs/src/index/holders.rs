@@ -131,6 +131,11 @@ impl Holders {
         });
     }
 
+    /// Replicas that hold any of it.
+    pub fn len(&self) -> u32 {
+        self.whole.len() + self.partial.len() as u32
+    }
+
     /// Bytes beyond its own size.
     pub fn size_bytes(&self) -> usize {
         self.whole.size_bytes() + self.partial.capacity() * size_of::<(ReplicaId, u32)>()

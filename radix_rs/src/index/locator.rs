@@ -9,12 +9,15 @@
 //! An entry is valid while its chunk has the generation it was written under; whoever finds it compares the
 //! hash it leads to. A full bucket first drops its invalid entries. Buckets are split one at a time as they
 //! grow (linear hashing: Litwin, VLDB 1980).
+//!
+//! All of this needs nothing but the locator itself, and no match needs the locator: so it is put off until
+//! [`Locator::tidy`], which may be called while others read the index.
 
-use super::chunk::CHUNK;
+use super::chunk::{CHUNK, ChunkId};
 
 /// Blocks for each bucket above which the table grows; in tests, small tables have many buckets.
 const LONG: usize = if cfg!(test) { 8 } else { 512 };
-/// Entries that wait to be put into their buckets together.
+/// Entries that are put into their buckets together, or a few more.
 const PENDING: usize = if cfg!(test) { 4 } else { 64 };
 /// Entries that are compared at once.
 const AT_ONCE: usize = 16;
@@ -31,7 +34,7 @@ const MAX_BUCKETS: usize = 1 << (TAG_BITS - 4);
 pub(crate) type Slot = u32;
 
 /// See [`super::chunk::Chunk`]; wraps around, which can make an invalid entry look valid, and no more.
-pub(crate) type Generation = u8;
+type Generation = u8;
 
 /// Tag, generation and slot in one word.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +64,10 @@ impl Entry {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Locator {
+    /// By chunk. Changes when it is freed, or written where it was written before.
+    generations: Vec<Generation>,
     buckets: Vec<Vec<Entry>>,
     /// The newest entries, not yet in their buckets.
     pending: Vec<Entry>,
@@ -75,19 +80,6 @@ pub(crate) struct Locator {
     cursor: usize,
 }
 
-impl Default for Locator {
-    fn default() -> Self {
-        Self {
-            buckets: vec![Vec::new()],
-            pending: Vec::new(),
-            mask: 0,
-            entries: 0,
-            room: 0,
-            cursor: 0,
-        }
-    }
-}
-
 impl Locator {
     fn bucket(&self, hash: usize) -> usize {
         let wide = hash & (self.mask << 1 | 1);
@@ -98,19 +90,27 @@ impl Locator {
         }
     }
 
-    /// Writes that `hashes` stand at `slot` and after it, in a chunk of this generation.
-    pub fn log(&mut self, hashes: &[u64], slot: Slot, generations: &[Generation]) {
-        let generation = generations[slot as usize / CHUNK];
+    /// Makes room for one more chunk.
+    pub fn add_chunk(&mut self) {
+        self.generations.push(0);
+    }
+
+    /// All entries of a chunk are invalid from now on.
+    pub fn forget_chunk(&mut self, chunk: ChunkId) {
+        let generation = &mut self.generations[chunk as usize];
+        *generation = generation.wrapping_add(1);
+    }
+
+    /// Writes that `hashes` stand at `slot` and after it, in one chunk.
+    pub fn log(&mut self, hashes: &[u64], slot: Slot) {
+        let generation = self.generations[slot as usize / CHUNK];
         let new = (slot..).zip(hashes);
         self.pending
             .extend(new.map(|(slot, &hash)| Entry::new(hash, generation, slot)));
         self.entries += hashes.len();
-        if self.pending.len() >= PENDING {
-            self.flush(generations);
-        }
     }
 
-    fn flush(&mut self, generations: &[Generation]) {
+    fn flush(&mut self) {
         let mut pending = std::mem::take(&mut self.pending);
         for entry in pending.drain(..) {
             let number = self.bucket(entry.tag());
@@ -118,15 +118,15 @@ impl Locator {
             if bucket.len() < bucket.capacity() {
                 bucket.push(entry);
             } else {
-                self.push_full(number, entry, generations);
+                self.push_full(number, entry);
             }
         }
         self.pending = pending;
     }
 
     #[cold]
-    fn push_full(&mut self, number: usize, entry: Entry, generations: &[Generation]) {
-        self.compact(number, generations);
+    fn push_full(&mut self, number: usize, entry: Entry) {
+        self.compact(number);
         let bucket = &mut self.buckets[number];
         self.room -= bucket.capacity();
         // With less room, each entry would be looked at more often; with more, memory would lie idle.
@@ -135,7 +135,7 @@ impl Locator {
         self.room += bucket.capacity();
     }
 
-    fn compact(&mut self, number: usize, generations: &[Generation]) {
+    fn compact(&mut self, number: usize) {
         let bucket = &mut self.buckets[number];
         let before = bucket.len();
         // Without a branch on what half of the entries are: twice as fast as `retain`.
@@ -143,7 +143,7 @@ impl Locator {
         for index in 0..before {
             let entry = bucket[index];
             bucket[kept] = entry;
-            kept += usize::from(entry.is_valid(generations));
+            kept += usize::from(entry.is_valid(&self.generations));
         }
         bucket.truncate(kept);
         self.entries -= before - kept;
@@ -189,22 +189,50 @@ impl Locator {
         }
     }
 
-    /// Makes as many buckets as `live` blocks need, and drops invalid entries, a few buckets a call, once they
-    /// outnumber the blocks.
-    pub fn tidy(&mut self, live: usize, generations: &[Generation]) {
-        while live > self.buckets.len() * LONG && self.buckets.len() < MAX_BUCKETS {
+    /// Whether there is something to tidy, with so many blocks.
+    pub fn is_untidy(&self, live: usize) -> bool {
+        self.pending.len() >= PENDING
+            || self.is_short(live)
+            || self.is_sparse(live)
+            || self.is_stale(live)
+    }
+
+    /// Of buckets.
+    fn is_short(&self, live: usize) -> bool {
+        live > self.buckets.len() * LONG && self.buckets.len() < MAX_BUCKETS
+    }
+
+    fn is_sparse(&self, live: usize) -> bool {
+        self.buckets.len() > 1 && live < self.buckets.len() * LONG / 4
+    }
+
+    /// Invalid entries outnumber the blocks.
+    fn is_stale(&self, live: usize) -> bool {
+        self.entries > 2 * live + SLACK
+    }
+
+    /// Puts new entries into their buckets, makes as many of those as `live` blocks need, and drops invalid entries
+    /// until they no longer outnumber the blocks.
+    pub fn tidy(&mut self, live: usize) {
+        if self.buckets.is_empty() {
+            self.buckets.push(Vec::new());
+        }
+        while self.is_short(live) {
             self.split();
         }
-        for _ in 0..4 {
-            if self.buckets.len() > 1 && live < self.buckets.len() * LONG / 4 {
+        if self.pending.len() >= PENDING {
+            self.flush();
+        }
+        for _ in 0..self.buckets.len() {
+            if self.is_sparse(live) {
                 self.unsplit();
             }
-            if self.entries <= 2 * live + SLACK {
+            if !self.is_stale(live) {
                 return;
             }
             self.cursor = (self.cursor + 1) % self.buckets.len();
             let number = self.cursor;
-            self.compact(number, generations);
+            self.compact(number);
             let bucket = &mut self.buckets[number];
             self.room -= bucket.capacity();
             bucket.shrink_to(bucket.len() * 5 / 4);
@@ -212,23 +240,18 @@ impl Locator {
         }
     }
 
-    /// The newest place with these bits of the hash that `is` accepts.
-    pub fn find(
-        &self,
-        hash: u64,
-        generations: &[Generation],
-        mut is: impl FnMut(Slot) -> bool,
-    ) -> Option<Slot> {
-        let bucket = &self.buckets[self.bucket(hash as usize)];
+    /// Places with these bits of the hash, the newest first.
+    pub fn find(&self, hash: u64) -> impl Iterator<Item = Slot> {
+        let bucket = self.buckets.get(self.bucket(hash as usize));
         newest(&self.pending, hash)
-            .chain(newest(bucket, hash))
-            .filter(|entry| entry.is_valid(generations))
+            .chain(newest(bucket.map_or(&[], Vec::as_slice), hash))
+            .filter(|entry| entry.is_valid(&self.generations))
             .map(Entry::slot)
-            .find(|&slot| is(slot))
     }
 
     pub fn size_bytes(&self) -> usize {
-        self.room * size_of::<Entry>() + self.buckets.capacity() * size_of::<Vec<Entry>>()
+        let buckets = self.buckets.capacity() * size_of::<Vec<Entry>>();
+        self.room * size_of::<Entry>() + buckets + self.generations.capacity()
     }
 }
 

@@ -22,8 +22,12 @@
 //! and removing a block touch no table at random, which would cost more than the rest together: a block is
 //! copied, added to the digest and noted at the end of a bucket.
 //!
+//! Events are applied in steps, between which others may read. What concerns the locator alone, which no walk
+//! needs, is an errand, to be run while they do: putting new entries into their buckets, tidying those, and looking for
+//! the block that the next step begins at.
+//!
 //! `apply` changes what a replica holds; `shape` cuts and joins runs; `bound` forgets, in the order of a `queue`;
-//! `walk` reads; `check` proves.
+//! `walk` reads, and `browse` for people; `check` proves.
 //!
 //! One index serves all models: chains of different namespaces share no hash.
 #![expect(
@@ -37,6 +41,9 @@ mod blocks;
 mod bound;
 #[cfg(test)]
 mod bound_tests;
+mod browse;
+#[cfg(test)]
+mod browse_tests;
 mod check;
 mod chunk;
 mod holders;
@@ -49,17 +56,20 @@ mod shape;
 mod span;
 mod starts;
 #[cfg(test)]
+mod step_tests;
+#[cfg(test)]
 mod tests;
 mod walk;
 
+pub use browse::{Branch, Listing, NoBranch};
 pub use position::{Outcome, Position};
 pub use replica_set::{ReplicaId, ReplicaSet};
 pub use walk::Matches;
 pub(crate) use walk::{bisect, common};
 
-use apply::Recent;
+use apply::{Recent, Sought};
 use arena::Arena;
-use blocks::{At, Blocks};
+use blocks::{At, Blocks, Errand};
 use queue::Queue;
 use run::{RunId, Tick};
 use starts::Starts;
@@ -113,8 +123,10 @@ pub struct Index {
     run_heap_bytes: usize,
     /// Runs whose parent is not known, though they have one.
     orphans: usize,
-    /// Runs that a removal touched, kept to spare the allocation.
+    /// Runs that a removal touched, still to be settled.
     touched: Vec<RunId>,
+    /// For the next step.
+    sought: Option<Sought>,
 }
 
 impl Default for Index {
@@ -134,6 +146,7 @@ impl Default for Index {
             run_heap_bytes: 0,
             orphans: 0,
             touched: Vec::new(),
+            sought: None,
         }
     }
 }
@@ -191,6 +204,29 @@ impl Index {
                 run.span.range(0, depth)
             })
             .collect()
+    }
+
+    /// What is to be done after a step, if anything is, and can be done while others read the index.
+    pub(crate) fn errand(&mut self) -> Option<Errand> {
+        let sought = self.sought.as_ref();
+        let sought = sought.filter(|sought| sought.places.is_none());
+        self.blocks.errand(sought.map(|sought| sought.hash))
+    }
+
+    /// It is done, before the next step.
+    pub(crate) fn done(&mut self, errand: Errand) {
+        let places = self.blocks.done(errand);
+        if let Some(sought) = &mut self.sought {
+            sought.places = places;
+        }
+        self.forget_excess(); // what was tidied may take more than it did
+    }
+
+    fn tidy(&mut self) {
+        if let Some(mut errand) = self.errand() {
+            errand.run();
+            self.done(errand);
+        }
     }
 
     /// Edges of the tree.

@@ -66,6 +66,13 @@ impl ReplicaSet {
         self.first == 0 && self.rest.iter().all(|&word| word == 0)
     }
 
+    /// How many are in it.
+    pub(crate) fn len(&self) -> u32 {
+        (0..self.words())
+            .map(|index| self.word(index).count_ones())
+            .sum()
+    }
+
     /// Whether `replica` is its only member.
     pub(crate) fn is_exactly(&self, replica: ReplicaId) -> bool {
         let own = (replica / WORD) as usize;
@@ -135,6 +142,7 @@ mod tests {
             set.insert(replica);
         }
         assert_eq!(set.iter().collect::<Vec<_>>(), [3, 63, 64, 200]);
+        assert_eq!(set.len(), 4);
         assert!(set.contains(200) && !set.contains(201) && !set.contains(100_000));
         assert!(set.remove(200) && !set.remove(200) && !set.remove(100_000));
         assert_eq!(set.iter().collect::<Vec<_>>(), [3, 63, 64]);

@@ -95,31 +95,38 @@ impl Index {
 
     /// Restores the form around a run whose holders changed: forgets blocks nobody holds or needs, up the
     /// tree, then joins what nothing separates any more.
-    pub(super) fn settle(&mut self, mut id: RunId) {
-        while self.runs[id].children == 0 {
-            let run = &mut self.runs[id];
+    pub(super) fn settle(&mut self, id: RunId) {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            next = self.settle_step(id);
+        }
+    }
+
+    /// Changes one run at most: which one comes next.
+    pub(super) fn settle_step(&mut self, id: RunId) -> Option<RunId> {
+        let run = &mut self.runs[id];
+        if run.children == 0 {
             let held = run.holders.held(run.span.len);
-            if held == run.span.len {
-                break;
+            if held == 0 {
+                return self.take(id);
             }
-            if held > 0 {
+            if held < run.span.len {
                 self.blocks.truncate(&mut run.span, held);
                 run.holders.truncate(held);
-                break;
             }
-            let Some(parent) = self.take(id) else { return };
-            id = parent;
         }
-        while let Some(parent) = self.runs[id].parent
+        if let Some(parent) = run.parent
             && self.joinable_child(parent).is_some()
         {
             self.join(parent, id);
+            return Some(id);
         }
-        while let Some(child) = self.joinable_child(id) {
+        if let Some(child) = self.joinable_child(id) {
             self.join(id, child);
-            id = child;
+            return Some(child);
         }
         self.count_bytes(id);
+        None
     }
 
     /// Forgets a run without children; its parent.

@@ -207,8 +207,11 @@ impl Core {
                 Some(Event::Stored(run)) => {
                     let (before, left) = run.hashes.split_at(work.done);
                     let parent = before.last().copied().unwrap_or(run.parent);
+                    if self.index.seek_parent(id, parent) {
+                        return true;
+                    }
                     let hashes = &left[..left.len().min(room)];
-                    let stored = self.index.store(id, parent, hashes);
+                    let stored = self.index.store_step(id, parent, hashes);
                     if stored > 0 && self.index.forgotten(id).count > 0 {
                         // They may be forgotten already: nobody would find them in the index.
                         self.in_flight.run_stored(id, hashes);
@@ -220,8 +223,9 @@ impl Core {
                     cost += hashes.len();
                 }
                 Some(Event::Removed(range)) => {
-                    work.applied.removed += self.index.remove_step(id, range);
-                    goes_on = range.count > 0;
+                    let (held, more) = self.index.remove_step(id, range);
+                    work.applied.removed += held;
+                    goes_on = more;
                     cost = STEP;
                 }
                 Some(Event::Cleared(_)) => {

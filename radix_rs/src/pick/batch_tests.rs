@@ -1,14 +1,17 @@
 //! What becomes of batches and snapshots, and of the load they bring, whatever comes in which order.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
 use proptest::prelude::*;
 use prost::Message;
 
 use super::test_fleet::{apply, batch, chain, fleet, idle, stored, tokens, waiting};
 use super::{PolicyKind, Router};
 use crate::chain::HASH_VERSION;
-use crate::delta::{Cleared, DeltaBatch, DeltaEvent, Event, Load, LoadClass, Stored};
+use crate::delta::{Cleared, DeltaBatch, DeltaEvent, Event, Load, LoadClass, Removed, Stored};
 use crate::error::RouterError;
-use crate::index::Outcome;
+use crate::index::{Matches, Outcome};
 
 /// r0's last load, in one number.
 fn waits(router: &Router) -> u32 {
@@ -182,6 +185,41 @@ fn a_wrong_batch_is_refused_and_changes_nothing() {
         assert_eq!(router.load("r0").unwrap().waiting, 0);
     }
     assert_eq!(apply(&router, "r0", &good), Outcome::Applied);
+}
+
+#[test]
+fn a_match_beside_batches_sees_what_is_between_two_of_them_and_other_replicas_as_they_are() {
+    let router = fleet(PolicyKind::Cost, 2);
+    let held = chain(&tokens(0, 4000));
+    let (trunk, rest) = held.split_at(held.len() / 2);
+    apply(&router, "r1", &batch(1, vec![stored(&held)], &held, idle()));
+    apply(&router, "r0", &batch(1, vec![stored(trunk)], trunk, idle()));
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..200 {
+                let back = Event::Stored(Stored {
+                    parent: trunk[trunk.len() - 1],
+                    hashes: rest.to_vec(),
+                });
+                let gone = Event::Removed(Removed::of(rest).unwrap());
+                for (seq, event, held) in
+                    [(2 * round, back, &held[..]), (2 * round + 1, gone, trunk)]
+                {
+                    let batch = batch(seq, vec![event], held, idle());
+                    assert_eq!(apply(&router, "r0", &batch), Outcome::Applied);
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let mut matches = Matches::default();
+        while !done.load(Ordering::Relaxed) {
+            assert!(router.walk("m", &held, &mut matches));
+            assert!((trunk.len()..=held.len()).contains(&matches.of(0)));
+            assert_eq!(matches.of(1), held.len());
+        }
+    });
+    router.check().unwrap();
 }
 
 proptest! {

@@ -22,7 +22,7 @@ pub(super) struct Choice {
 impl Core {
     /// What `pick` would say; leaves everything as it is.
     pub fn peek(&mut self, prompt: &Hashed<'_>, now_s: f64) -> Option<Pick> {
-        Some(self.choose(prompt, &[], now_s)?.pick)
+        Some(self.choose(prompt, &[], now_s, &mut || ())?.pick)
     }
 
     /// Every replica of the model with its figures, by name.
@@ -55,10 +55,12 @@ impl Core {
         prompt: &Hashed<'_>,
         exclude: &[String],
         now_s: f64,
+        matched: &mut dyn FnMut(),
     ) -> Option<Choice> {
         self.in_flight.expire(now_s);
         let members = &self.fleet.model(prompt.model)?.members;
         self.index.walk(prompt.chain, members, &mut self.matches);
+        matched();
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
         let finds = Finds::new(&self.matches, self.in_flight.along(prompt.chain));

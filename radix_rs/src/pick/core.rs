@@ -33,8 +33,9 @@ impl Hashed<'_> {
     }
 }
 
-/// All a router knows. One writer at a time.
+/// All a router knows. One writer at a time. Apart from the words of its lock: threads that wait write there.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Core {
     pub(super) fleet: Fleet,
     pub(super) index: Index,
@@ -197,8 +198,14 @@ impl Core {
     }
 
     /// The replica for a prompt, which is in flight there from now on; None if none can be picked.
-    pub fn pick(&mut self, prompt: &Hashed<'_>, exclude: &[String], now_s: f64) -> Option<Pick> {
-        let choice = self.choose(prompt, exclude, now_s)?;
+    pub fn pick(
+        &mut self,
+        prompt: &Hashed<'_>,
+        exclude: &[String],
+        now_s: f64,
+        matched: &mut dyn FnMut(),
+    ) -> Option<Pick> {
+        let choice = self.choose(prompt, exclude, now_s, matched)?;
         let Candidate {
             id,
             expected,

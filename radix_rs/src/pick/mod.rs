@@ -13,6 +13,7 @@ mod block_set;
 mod breaker;
 #[cfg(test)]
 mod breaker_tests;
+mod browse;
 mod cache_aware;
 mod candidate;
 mod choice;
@@ -47,6 +48,7 @@ pub use answers::{BreakerReading, Explained, MirrorStats, Pick, Reason};
 pub use batch::Applied;
 pub use block_set::BlockSet;
 pub use breaker::{BreakerLimits, BreakerState};
+pub use browse::Branches;
 pub use cache_aware::Thresholds;
 pub use candidate::Candidate;
 pub use cost::{Terms, Weights};

@@ -68,22 +68,33 @@ impl Router {
         }
     }
 
-    fn core(&self) -> MutexGuard<'_, Core> {
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.take()
     }
 
-    fn between_batches(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn between_batches(&self) -> MutexGuard<'_, ()> {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes steps as long as there are any; who waits meanwhile goes first.
-    fn go_on(&self, mut step: impl FnMut(&mut Core) -> bool) {
+    /// Takes steps as long as there are any; who waits meanwhile goes first, and what concerns no prompt is done
+    /// without the lock. For who holds `batches`.
+    pub(super) fn go_on(&self, mut step: impl FnMut(&mut Core) -> bool) {
         let mut core = self.core();
-        while step(&mut core) {
-            if self.core.is_wanted() {
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = step(&mut core);
+            let errand = core.index.errand();
+            if errand.is_some() || self.core.is_wanted() {
                 drop(core);
+                let errand = errand.map(|mut errand| {
+                    errand.run();
+                    errand
+                });
                 self.core.give_way();
                 core = self.core();
+                if let Some(errand) = errand {
+                    core.index.done(errand);
+                }
             }
         }
     }
@@ -271,9 +282,20 @@ impl Router {
 
     /// The replica for a prompt, which is in flight there from now on; None if none can be picked.
     pub fn pick(&self, prompt: Prompt<'_>, exclude: &[String], now_s: f64) -> Option<Pick> {
+        self.pick_in_steps(prompt, exclude, now_s, &mut || ())
+    }
+
+    /// As `pick`; calls `matched` once it is known how much each replica holds. Others wait meanwhile.
+    pub fn pick_in_steps(
+        &self,
+        prompt: Prompt<'_>,
+        exclude: &[String],
+        now_s: f64,
+        matched: &mut dyn FnMut(),
+    ) -> Option<Pick> {
         let (chain, block_size) = self.hash(prompt)?;
         let hashed = hashed(prompt, &chain, block_size);
-        self.core().pick(&hashed, exclude, now_s)
+        self.core().pick(&hashed, exclude, now_s, matched)
     }
 
     /// As `pick`, for a prompt of `tokens` tokens whose chain is known.
@@ -293,7 +315,7 @@ impl Router {
             block_size,
             tokens,
         };
-        core.pick(&hashed, exclude, now_s)
+        core.pick(&hashed, exclude, now_s, &mut || ())
     }
 
     /// What `pick` would say, with ticket 0; leaves everything as it is.

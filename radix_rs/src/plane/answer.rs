@@ -13,9 +13,11 @@ const USAGE: u32 = 4;
 
 /// Tokens of a completed request, by its replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_field_names, reason = "as inference.proto has them")]
 pub(crate) struct Usage {
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
+    pub completion_tokens: u64,
 }
 
 /// What a piece of an answer brought.
@@ -93,6 +95,7 @@ fn read_usage(bytes: &[u8]) -> Usage {
         match (field.number, field.value) {
             (1, Value::Varint(tokens)) => usage.prompt_tokens = tokens,
             (2, Value::Varint(tokens)) => usage.cached_tokens = tokens,
+            (3, Value::Varint(tokens)) => usage.completion_tokens = tokens,
             _ => {}
         }
     }
@@ -104,7 +107,7 @@ mod tests {
     use super::*;
 
     const FIRST: &[u8] = b"\0\0\0\0\x06\x0a\x04\x01\0\0\0";
-    const LAST: &[u8] = b"\0\0\0\0\x09\x18\x02\x22\x05\x08\xac\x02\x10\x07";
+    const LAST: &[u8] = b"\0\0\0\0\x0b\x18\x02\x22\x07\x08\xac\x02\x10\x07\x18\x09";
 
     fn whole() -> Vec<u8> {
         [FIRST, FIRST, LAST].concat()
@@ -127,6 +130,7 @@ mod tests {
                 let usage = Usage {
                     prompt_tokens: 300,
                     cached_tokens: 7,
+                    completion_tokens: 9,
                 };
                 assert_eq!(
                     total,

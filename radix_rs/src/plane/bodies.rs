@@ -107,7 +107,7 @@ impl Bodies {
 
     pub fn request_id(&self) -> &str {
         if self.made_id.is_empty() {
-            &self.request.id
+            self.request.cut_id()
         } else {
             &self.made_id
         }

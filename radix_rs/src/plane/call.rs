@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::bodies::{Bodies, Came, Prompt};
 use super::caller::{Caller, End};
-use super::course::Course;
+use super::course::{Course, REQUEST_ID};
 use super::forward::{Attempt, Fault, forward};
 use super::limits::{MAX_HEADER_BYTES, MAX_METADATA_BYTES};
 use super::memory::Held;
@@ -50,7 +50,8 @@ pub(crate) async fn generate(
     let (head, body) = request.into_parts();
     let left = head.headers.get("grpc-timeout").and_then(timeout::parse);
     let mut caller = Caller::new(respond, left);
-    let mut course = Course::new(shard.plane.unnamed.clone());
+    let trace = shard.trace(&head.headers);
+    let mut course = Course::new(shard.plane.unnamed.clone(), trace);
     let open = OpenCall::new(&shard);
     let ended = if open.is_too_many() {
         Err(Refusal::new(
@@ -62,17 +63,20 @@ pub(crate) async fn generate(
         serve(&shard, &head, body, &mut caller, &mut course).await
     };
     drop(open);
+    let code = ended.as_ref().map_or_else(End::code, |_| Code::Ok);
+    course.counters.ended(code);
+    shard.plane.traces.end(course.trace, code);
     // The last step, as a status may wait behind what its client does not read.
     match ended {
-        Ok(trailers) => {
-            course.counters.ended(Code::Ok);
+        Ok(trailers) => caller.finish(trailers),
+        Err(End::Refused(refusal)) => {
+            let mut trailers = refusal.into_headers();
+            if let Some(id) = course.request_id {
+                trailers.insert(REQUEST_ID, id);
+            }
             caller.finish(trailers);
         }
-        Err(End::Refused(refusal)) => {
-            course.counters.ended(refusal.code);
-            caller.finish(refusal.into_headers());
-        }
-        Err(End::Gone(code)) => course.counters.ended(code),
+        Err(End::Gone(_)) => {}
     }
 }
 
@@ -118,9 +122,21 @@ async fn serve(
         request,
         held: mut memory,
     } = read(shard, message, memory, caller).await?;
+    let made_id = if request.id.is_empty() {
+        shard.request_id()
+    } else {
+        String::new()
+    };
+    course.is_called(if made_id.is_empty() {
+        request.cut_id()
+    } else {
+        &made_id
+    });
     let admission = &shard.plane.admission;
     let tenant = (request.cache_salt.as_str(), request.extra_key.as_str());
+    course.trace.begin("admission");
     let _admitted = admission.admit(caller, request.priority, tenant).await?;
+    course.trace.end();
     shard.plane.retry_budget.add();
     let metadata_bytes = metadata::size_bytes(&head.headers);
     if metadata_bytes > MAX_METADATA_BYTES {
@@ -131,11 +147,7 @@ async fn serve(
     }
     let (came, request, prompt) =
         read_prompt(shard, framed, request, &mut memory, caller, course).await?;
-    let made_id = if request.id.is_empty() {
-        shard.request_id()
-    } else {
-        String::new()
-    };
+    course.trace.asks(&prompt.model, prompt.tokens.len());
     let bodies = Bodies::new(came, request, prompt, made_id, memory);
     try_replicas(shard, head, bodies, caller, course).await
 }
@@ -201,6 +213,7 @@ async fn read_prompt(
         };
         return Ok((Came::Own(framed), request, prompt));
     }
+    course.trace.begin("tokenise");
     let framed = Bytes::from(framed);
     if let Some(words) = request.words.take()
         && let Some(model) = shard.plane.replicas.model(&request.model)
@@ -276,10 +289,14 @@ async fn try_replicas(
             caller.wait(sleep(pause.mul_f64(shard.uniform()))).await?;
             pause = MAX_RETRY_PAUSE.min(2 * pause);
         }
-        let Some(pick) = plane
+        let trace = &mut course.trace;
+        trace.begin("match");
+        let now_s = plane.clock.now_s();
+        let picked = plane
             .router
-            .pick(bodies.asked(), &failed, plane.clock.now_s())
-        else {
+            .pick_in_steps(bodies.asked(), &failed, now_s, &mut || trace.begin("pick"));
+        trace.end();
+        let Some(pick) = picked else {
             break;
         };
         let in_flight = InFlight(&plane.router, pick);
@@ -290,16 +307,24 @@ async fn try_replicas(
         }
         let result = match plane.replicas.get(&pick.replica) {
             Some(replica) => {
+                let prompt_tokens = bodies.prompt.tokens.len() as u64;
+                let reusable = |tokens| replica.reusable(tokens, prompt_tokens);
+                let matched = reusable(pick.matched);
+                course.trace.picked(pick, matched, reusable(pick.available));
                 let message = bodies.of(&replica)?;
                 let attempt = Attempt {
                     shard,
                     replica: &replica,
                     pick,
-                    prompt_tokens: bodies.prompt.tokens.len() as u64,
+                    matched,
                     metadata: &head.headers,
                     began_s: plane.clock.now_s(),
                 };
-                forward(attempt, message, &mut bodies, caller, course).await
+                course.trace.forward(&pick.replica);
+                let answer = forward(attempt, message, &mut bodies, caller, course).await;
+                let code = answer.as_ref().map_or_else(Fault::code, |_| Code::Ok);
+                course.trace.forwarded(code);
+                answer
             }
             None => Err(Fault::Elsewhere(Refusal::new(
                 Code::Unavailable,

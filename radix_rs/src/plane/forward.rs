@@ -14,12 +14,13 @@ use super::answer::Watch;
 use super::bodies::Bodies;
 use super::burst::poll_burst;
 use super::caller::{Caller, End, GRPC};
-use super::course::Course;
+use super::course::{Course, REQUEST_ID};
 use super::metadata::{pass_into, passed};
 use super::replicas::{Life, Replica, Running};
 use super::shard::Shard;
 use super::status::{Code, GRPC_STATUS, Refusal};
 use super::timeout;
+use super::traces::Trace;
 use crate::pick::Pick;
 
 /// How long a request has to have waited for its deadline to speak against the replica.
@@ -34,7 +35,8 @@ pub(crate) struct Attempt<'a> {
     pub shard: &'a Shard,
     pub replica: &'a Arc<Replica>,
     pub pick: &'a Pick,
-    pub prompt_tokens: u64,
+    /// Tokens of the prompt that are there to be reused, by the mirror.
+    pub matched: u64,
     /// The client's.
     pub metadata: &'a HeaderMap,
     pub began_s: f64,
@@ -45,6 +47,15 @@ pub(crate) enum Fault {
     /// Nothing of an answer has come, and another replica may serve the request.
     Elsewhere(Refusal),
     End(End),
+}
+
+impl Fault {
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Elsewhere(refusal) => refusal.code,
+            Self::End(end) => end.code(),
+        }
+    }
 }
 
 impl From<End> for Fault {
@@ -86,7 +97,7 @@ pub(crate) async fn forward(
     let connected = connected.map_err(|stop| stop.into_fault(&attempt, false))?;
     let mut sender = connected.map_err(|why| broken(&attempt, Code::Unavailable, &why, false))?;
 
-    let sent = sender.send_request(attempt.request(caller), false);
+    let sent = sender.send_request(attempt.request(caller, &course.trace), false);
     let broke = |error: &h2::Error, answered| {
         broken(&attempt, Code::from_h2(error), &error.to_string(), answered)
     };
@@ -123,12 +134,14 @@ pub(crate) async fn forward(
             side.running.answered();
             bodies.answered();
             shard.plane.answered(pick);
-            caller.begin(attempt.decision(&head.headers))?;
+            course.trace.answered(pick, attempt.matched);
+            caller.begin(attempt.decision(&head.headers, course))?;
         }
         let seen = watch.see(&piece);
         course.saw(seen);
         if let Some(usage) = seen.usage {
             replica.completed(usage, pick);
+            course.trace.used(usage);
         }
         let length = piece.len();
         caller.send(piece, shard.plane.settings.write_stall).await?;
@@ -143,7 +156,7 @@ pub(crate) async fn forward(
 }
 
 impl Attempt<'_> {
-    fn request(&self, caller: &Caller) -> Request<()> {
+    fn request(&self, caller: &Caller, trace: &Trace) -> Request<()> {
         let mut request = Request::new(());
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.replica.uri.clone();
@@ -154,19 +167,22 @@ impl Attempt<'_> {
             headers.insert("grpc-timeout", timeout::format(left));
         }
         pass_into(self.metadata, headers);
+        trace.write_into(headers);
         request
     }
 
     /// The replica's headers, and what the router adds to them.
-    fn decision(&self, said: &HeaderMap) -> HeaderMap {
+    fn decision(&self, said: &HeaderMap, course: &Course) -> HeaderMap {
         let mut headers = passed(said);
-        let matched = self.replica.reusable(self.pick.matched, self.prompt_tokens);
         if let Ok(id) = HeaderValue::from_str(&self.pick.replica) {
             headers.insert("prefixlb-replica", id);
         }
-        headers.insert("prefixlb-matched-tokens", HeaderValue::from(matched));
+        headers.insert("prefixlb-matched-tokens", HeaderValue::from(self.matched));
         let reason = HeaderValue::from_static(self.pick.reason.name());
         headers.insert("prefixlb-reason", reason);
+        if let Some(id) = &course.request_id {
+            headers.insert(REQUEST_ID, id.clone());
+        }
         headers
     }
 }

@@ -39,6 +39,8 @@ mod texts;
 mod timeout;
 mod tls;
 mod tokens;
+mod trace_context;
+mod traces;
 mod turns;
 mod work;
 
@@ -66,6 +68,7 @@ use strangers::Strangers;
 use texts::{ModelText, Texts};
 use tls::Tls;
 use tokens::Tokens;
+use traces::Traces;
 use work::Work;
 
 use crate::pick::{Pick, Router};
@@ -77,6 +80,7 @@ pub use desk::{Ask, News, Reading};
 pub use replicas::{Activity, ReplicaSpec, Totals};
 pub use status::{Code, Refusal};
 pub use tls::Identity;
+pub use traces::{Attribute, Sampling, Span, SpanKind, Traced};
 
 /// What a plane is made with.
 #[derive(Clone, Debug)]
@@ -107,7 +111,9 @@ pub struct Settings {
     pub buckets: Buckets,
     /// What the clock says that the router's other callers read.
     pub now_s: f64,
-    /// Of request ids and of the pauses between retries.
+    /// Which requests are traced; None: none is, and what is said of traces passes through.
+    pub sampling: Option<Sampling>,
+    /// Of request ids, spans, and the pauses between retries.
     pub seed: u64,
 }
 
@@ -133,6 +139,7 @@ pub(crate) struct Shared {
     texts: Texts,
     work: Arc<Work>,
     memory: Arc<Memory>,
+    traces: Traces,
     clock: Clock,
 }
 
@@ -199,6 +206,7 @@ impl Plane {
                 texts: Texts::default(),
                 work: Arc::default(),
                 memory: Arc::new(Memory::new(settings.max_held_bytes)),
+                traces: Traces::new(settings.sampling),
                 clock: Clock::new(settings.now_s),
                 settings,
             }),
@@ -406,6 +414,16 @@ impl Plane {
     /// Answers an [`Ask`].
     pub fn answer(&self, ask: u64, answer: Result<Reading, Refusal>) {
         self.shared.desk.answer(ask, answer);
+    }
+
+    /// Traced requests that are over, `most` at most; what nobody takes is dropped in the end.
+    pub fn take_traces(&self, most: usize) -> Vec<Traced> {
+        self.shared.traces.take(most)
+    }
+
+    /// Traced requests that nobody took in time.
+    pub fn dropped_traces(&self) -> u64 {
+        self.shared.traces.dropped()
     }
 
     /// Picks by the name of their reason.

@@ -112,6 +112,12 @@ impl Request {
         Ok(request)
     }
 
+    /// Its id, or as much of that as anybody is told.
+    pub fn cut_id(&self) -> &str {
+        let cut = self.id.char_indices().nth(MAX_REQUEST_ID_CHARACTERS);
+        cut.map_or(&self.id, |(end, _)| &self.id[..end])
+    }
+
     /// Memory of what was read of the prompt, about.
     pub fn prompt_bytes(&self) -> usize {
         let words = self.words.as_ref().map_or(0, Words::bytes);
@@ -293,8 +299,8 @@ fn put_names(request: &Request, model: &str, made_id: &str, out: &mut Vec<u8>) {
     }
     if request.id.is_empty() {
         put_text(REQUEST_ID, made_id, out);
-    } else if let Some((end, _)) = request.id.char_indices().nth(MAX_REQUEST_ID_CHARACTERS) {
-        put_text(REQUEST_ID, &request.id[..end], out);
+    } else if request.cut_id() != request.id {
+        put_text(REQUEST_ID, request.cut_id(), out);
     }
 }
 

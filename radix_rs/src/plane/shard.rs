@@ -11,6 +11,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
+use http::HeaderMap;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -25,6 +26,7 @@ use super::limits::{
 use super::line::{Gathered, Line};
 use super::link::{Link, Open};
 use super::replicas::{Life, Replica};
+use super::traces::Trace;
 use super::turns::Turns;
 use crate::pick::Random;
 
@@ -65,6 +67,12 @@ impl Shard {
     pub fn request_id(&self) -> String {
         let mut random = self.random.borrow_mut();
         format!("{:016x}{:016x}", random.next(), random.next())
+    }
+
+    /// Of a request that begins, with these headers.
+    pub fn trace(&self, headers: &HeaderMap) -> Trace {
+        let next = || self.random.borrow_mut().next();
+        self.plane.traces.begin(headers, next)
     }
 
     /// Between 0 and 1.

@@ -54,6 +54,11 @@ impl Code {
         CODES.get(number).map_or(Self::Unknown, |(code, _)| *code)
     }
 
+    /// gRPC's name of it.
+    pub fn name(self) -> &'static str {
+        CODES[self as usize].1
+    }
+
     /// What a call means that HTTP refused, as gRPC maps it.
     fn from_http(status: StatusCode) -> Self {
         match status.as_u16() {

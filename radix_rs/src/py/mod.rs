@@ -9,6 +9,7 @@ mod router_answers;
 mod rules;
 mod sim;
 mod text;
+mod traces;
 mod tree;
 mod tree_answers;
 
@@ -23,5 +24,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     router::register(module)?;
     router_answers::register(module)?;
     plane::register(module)?;
+    traces::register(module)?;
     sim::register(module)
 }

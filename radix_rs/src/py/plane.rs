@@ -11,8 +11,9 @@ use pyo3::types::PyBytes;
 use super::buffer::Items;
 use super::router::{Router, RouterError};
 use super::text::TextCodec;
+use super::traces::Span;
 use crate::plane::{
-    self, Bounds, Buckets, Code, Identity, Reading, Refusal, ReplicaSpec, Settings,
+    self, Bounds, Buckets, Code, Identity, Reading, Refusal, ReplicaSpec, Sampling, Settings,
 };
 
 /// What the control plane is to do, as it was laid down.
@@ -58,7 +59,7 @@ impl Plane {
     #[new]
     #[pyo3(signature = (router, *, host, port, shards, max_inflight, queue_size, queue_timeout_s,
         max_open_calls, max_connections, max_held_bytes, retries, retry_budget, write_stall_s, behind,
-        first_token_buckets_s, inter_token_buckets_s, now_s, seed))]
+        first_token_buckets_s, inter_token_buckets_s, now_s, seed, sampling=None))]
     fn new(
         router: &Router,
         host: String,
@@ -78,6 +79,7 @@ impl Plane {
         inter_token_buckets_s: Vec<f64>,
         now_s: f64,
         seed: u64,
+        sampling: Option<(bool, u128)>,
     ) -> PyResult<Self> {
         let settings = Settings {
             host,
@@ -97,6 +99,10 @@ impl Plane {
             },
             now_s,
             seed,
+            sampling: sampling.map(|(follows_parent, ids_below)| Sampling {
+                follows_parent,
+                ids_below,
+            }),
         };
         let plane = plane::Plane::new(settings, Arc::clone(&router.0));
         Ok(Self(plane?))
@@ -296,6 +302,18 @@ impl Plane {
     fn refuse(&self, ask: u64, code: usize, message: String) {
         let refusal = Refusal::new(Code::from_number(code), message);
         self.0.answer(ask, Err(refusal));
+    }
+
+    fn take_traces(&self, most: usize) -> Vec<(u128, Vec<Span>)> {
+        let spans = |spans: Vec<plane::Span>| spans.into_iter().map(Into::into).collect();
+        let taken = self.0.take_traces(most).into_iter();
+        taken
+            .map(|traced| (traced.trace, spans(traced.spans)))
+            .collect()
+    }
+
+    fn dropped_traces(&self) -> u64 {
+        self.0.dropped_traces()
     }
 
     fn picks(&self) -> Vec<(&'static str, u64)> {

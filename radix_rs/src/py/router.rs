@@ -8,7 +8,9 @@ use pyo3::prelude::*;
 
 use super::arguments::parse_key;
 use super::buffer::Items;
-use super::router_answers::{Applied, BlockSet, Breaker, Candidate, Load, MirrorStats, Pick};
+use super::router_answers::{
+    Applied, BlockSet, Branches, Breaker, Candidate, Load, MirrorStats, Pick,
+};
 use super::rules::Rules;
 use crate::error::RouterError as Error;
 use crate::pick::{self, Prompt, Settings};
@@ -117,6 +119,24 @@ impl Router {
 
     fn block_set(&self, py: Python<'_>, replica: &str) -> PyResult<BlockSet> {
         Ok(BlockSet(py.detach(|| self.0.block_set(replica))?))
+    }
+
+    #[pyo3(signature = (replica, *, below=None, start=None, limit))]
+    fn branches(
+        &self,
+        py: Python<'_>,
+        replica: &str,
+        below: Option<u64>,
+        start: Option<u64>,
+        limit: usize,
+    ) -> PyResult<Branches> {
+        let branches = py.detach(|| self.0.branches(replica, below, start, limit))?;
+        Ok(branches.into())
+    }
+
+    #[getter]
+    fn index_clock(&self) -> u32 {
+        self.0.index_clock()
     }
 
     #[expect(

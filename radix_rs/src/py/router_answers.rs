@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 use crate::delta;
+use crate::index;
 use crate::pick::{self, BreakerReading, Explained};
 
 #[pyclass(frozen, get_all, module = "radix_rs")]
@@ -138,6 +139,51 @@ impl From<pick::MirrorStats> for MirrorStats {
     }
 }
 
+#[pyclass(frozen, get_all, module = "radix_rs")]
+#[derive(Clone)]
+pub(super) struct Branch {
+    first: u64,
+    blocks: u64,
+    replicas: u32,
+    detached: bool,
+    branches_below: u64,
+    blocks_below: u64,
+    all_below: bool,
+    unused: u32,
+}
+
+impl From<index::Branch> for Branch {
+    fn from(branch: index::Branch) -> Self {
+        Self {
+            first: branch.first,
+            blocks: branch.blocks,
+            replicas: branch.replicas,
+            detached: branch.detached,
+            branches_below: branch.branches_below,
+            blocks_below: branch.blocks_below,
+            all_below: branch.all_below,
+            unused: branch.unused,
+        }
+    }
+}
+
+#[pyclass(frozen, get_all, module = "radix_rs")]
+pub(super) struct Branches {
+    branches: Vec<Branch>,
+    next: Option<u64>,
+    clock: u32,
+}
+
+impl From<pick::Branches> for Branches {
+    fn from(page: pick::Branches) -> Self {
+        Self {
+            branches: page.branches.into_iter().map(Branch::from).collect(),
+            next: page.next,
+            clock: page.clock,
+        }
+    }
+}
+
 #[pyclass(frozen, module = "radix_rs")]
 pub(super) struct BlockSet(pub pick::BlockSet);
 
@@ -175,5 +221,7 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Breaker>()?;
     module.add_class::<Pick>()?;
     module.add_class::<MirrorStats>()?;
+    module.add_class::<Branch>()?;
+    module.add_class::<Branches>()?;
     module.add_class::<BlockSet>()
 }

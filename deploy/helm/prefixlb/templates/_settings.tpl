@@ -35,6 +35,24 @@ retry_budget uncached_weight
 {{- end }}
 {{- end -}}
 
+{{/* Where traces go, and of which requests: a list of the context, and ROUTER or REPLICA. */}}
+{{- define "prefixlb.tracingEnv" -}}
+{{- $root := index . 0 -}}
+{{- with $root.Values.tracing -}}
+{{- if .endpoint -}}
+- {name: {{ index $ 1 }}_OTLP_TRACES_ENDPOINT, value: {{ .endpoint | quote }}}
+- {name: OTEL_TRACES_SAMPLER, value: parentbased_traceidratio}
+- {name: OTEL_TRACES_SAMPLER_ARG, value: {{ include "prefixlb.settingText" .ratio }}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+- name: OTEL_RESOURCE_ATTRIBUTES
+  value: k8s.namespace.name={{ $root.Release.Namespace }},k8s.pod.name=$(POD_NAME),k8s.node.name=$(NODE_NAME)
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The variable that says where Redis is: a list of the context and its name. */}}
 {{- define "prefixlb.redisUrl" -}}
 {{- $root := index . 0 -}}{{- $redis := $root.Values.redis -}}

@@ -1,7 +1,7 @@
 //! One run of every measurement.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cpu_time::ProcessTime;
 use radix_rs::index::Outcome;
@@ -17,6 +17,8 @@ use crate::workload::{Workload, mix};
 
 /// Matches are timed on the last prompts, most of which the caches hold.
 const DEEP: usize = 500;
+/// Of a thread that matches beside another one, between two of them.
+const MAX_PAUSE_NS: u64 = 10_000;
 
 #[derive(Default)]
 pub struct Results {
@@ -106,6 +108,9 @@ impl Results {
 
     /// Matches while another thread applies batches as fast as it can, to this router's mirrors and to others', beside
     /// the same ones when it is quiet.
+    ///
+    /// They come at random times, as prompts do: one that followed the last at once would find the lock where that left
+    /// it, and its writer not back yet.
     pub fn measure_beside(&mut self, workload: &Workload) {
         let batches = ours::wire(workload);
         let (router, names) = ours::router(workload.replicas);
@@ -113,12 +118,15 @@ impl Results {
         apply(&router, &names, before);
         let all = workload.prompts.len();
         let prompts = &workload.prompts[all / 2 - DEEP / 2..all / 2 + DEEP / 2];
-        let mut matches = Matches::default();
+        let (mut matches, mut random) = (Matches::default(), 0);
         let mut walk = |number: usize| {
             let (chain, _) = &prompts[number % prompts.len()];
+            random = mix(random + 1);
+            spin(Duration::from_nanos(random % MAX_PAUSE_NS));
             timed(|| assert!(router.walk("model", chain, &mut matches)))
         };
-        let mut quiet: Vec<_> = (0..8 * DEEP).map(&mut walk).collect();
+        let quiet = (0..41 * DEEP).map(&mut walk);
+        let mut quiet: Vec<_> = quiet.skip(DEEP).collect();
         self.quantiles("ours", "match through the lock", &mut quiet);
         let (other, other_names) = ours::router(workload.replicas);
         let mut beside = |what, router, names, batches| {
@@ -138,6 +146,9 @@ impl Results {
             &batches,
         );
         beside("match while applying", &router, &names, after);
+        let p99 = |what: &str| self.figures[&format!("ours: {what} p99 us")];
+        let ratio = p99("match while applying") / p99("match through the lock");
+        self.note("ours", "match while applying, p99 of the quiet one", ratio);
     }
 
     /// A router that starts beside a replica with a million blocks.
@@ -189,6 +200,13 @@ impl Results {
 fn apply(router: &Router, names: &[String], batches: &[(usize, Vec<u8>)]) {
     for (replica, bytes) in batches {
         router.apply(&names[*replica], bytes).expect("a good batch");
+    }
+}
+
+fn spin(pause: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < pause {
+        std::hint::spin_loop();
     }
 }
 

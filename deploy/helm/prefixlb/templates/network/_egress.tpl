@@ -15,6 +15,18 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "prefixlb.collectorEgress" -}}
+{{- if .Values.tracing.endpoint -}}
+- ports:
+    {{- range .Values.networkPolicy.collector.ports }}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
+  {{- with .Values.networkPolicy.collector.to }}
+  to: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+{{- end -}}
+
 {{- define "prefixlb.dnsEgress" -}}
 - ports:
     {{- range .Values.networkPolicy.dns.ports }}

@@ -1,0 +1,101 @@
+"""Whether requests are traced, and which: what flag and OpenTelemetry's environment say.
+
+Knows no package of OpenTelemetry, so that a process without traces needs none.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from proto.errors import InvalidFile
+from proto.traced import Take
+
+if TYPE_CHECKING:
+    from proto.span_export import SpanExport
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+SAMPLER, RATIO = "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"
+
+PARENT_BASED = "parentbased_"
+SAMPLERS = ("always_on", "always_off", "traceidratio")
+
+ALL_IDS = 1 << 64
+"""A ratio is one of the low 64 bits of a trace's id, as in OpenTelemetry's own samplers."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which requests are traced."""
+
+    follows_parent: bool
+    """What is part of a trace already is traced if the caller's span is."""
+    ids_below: int
+    """All others are if the low 64 bits of their trace's id are less."""
+
+    def takes(self, trace_id: int, parent_is_sampled: bool | None) -> bool:
+        """`parent_is_sampled`: None of what is part of no trace yet."""
+        if self.follows_parent and parent_is_sampled is not None:
+            return parent_is_sampled
+        return trace_id % ALL_IDS < self.ids_below
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """Where spans go, and of which requests."""
+
+    endpoint: str
+    sampling: Sampling
+
+    def export(self, take: Take, *, service: str, instance: str) -> "SpanExport":
+        """Sends what `take` gives, while it runs. `service`, `instance`: unless the environment
+        says otherwise.
+
+        Raises InvalidFile if that cannot be.
+        """
+        try:
+            from proto.span_export import span_export
+        except ImportError as error:
+            raise InvalidFile(
+                f"--otlp-traces-endpoint: {error}; pip install 'prefixlb[traces]' brings it"
+            ) from error
+        return span_export(self.endpoint, take, service=service, instance=instance)
+
+
+def read_tracing(endpoint: str, environment: Mapping[str, str] = os.environ) -> Tracing | None:
+    """None: nothing is traced. `endpoint`: of the flag, before what the environment says.
+
+    Raises ValueError if the environment wants what there is not here.
+    """
+    said = [endpoint, *(environment.get(name, "") for name in ENDPOINTS)]
+    wanted = next(filter(None, said), "")
+    is_off = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if not wanted or is_off or environment.get("OTEL_TRACES_EXPORTER") == "none":
+        return None
+    for name in PROTOCOLS:
+        if (protocol := environment.get(name) or "grpc") != "grpc":
+            raise ValueError(f"{name} is {protocol}, but spans are sent by grpc alone")
+    return Tracing(wanted, _sampling(environment))
+
+
+def _sampling(environment: Mapping[str, str]) -> Sampling:
+    name = environment.get(SAMPLER) or PARENT_BASED + "always_on"
+    root = name.removeprefix(PARENT_BASED)
+    if root not in SAMPLERS:
+        known = ", ".join(prefix + each for prefix in ("", PARENT_BASED) for each in SAMPLERS)
+        raise ValueError(f"{SAMPLER} is {name}, but only these are known: {known}")
+    ratio = {"always_on": 1.0, "always_off": 0.0}.get(root)
+    if ratio is None:
+        ratio = _ratio(environment.get(RATIO) or "1")
+    return Sampling(name != root, round(ratio * ALL_IDS))
+
+
+def _ratio(text: str) -> float:
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = -1.0
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"{RATIO} is {text}, but must be a number from 0 to 1")
+    return ratio

@@ -1,0 +1,164 @@
+//! What a match sees between the steps of an event, while the locator is away.
+
+use proptest::prelude::*;
+
+use super::tests::{Forest, chain, forest};
+use super::{Index, Matches, ReplicaId, ReplicaSet};
+use crate::chain::NO_PARENT;
+use crate::delta::Removed;
+
+const REPLICAS: usize = 3;
+
+/// A change of one replica's blocks.
+#[derive(Debug)]
+enum Change {
+    Store { parent: u64, hashes: Vec<u64> },
+    Remove(Removed),
+    Clear,
+}
+
+/// Leading blocks of the prompt that ends with each block of a forest, by replica.
+type Seen = Vec<Vec<usize>>;
+
+struct Watched<'a> {
+    forest: &'a Forest,
+    index: Index,
+    ids: Vec<ReplicaId>,
+    seen: Vec<Seen>,
+}
+
+impl Watched<'_> {
+    fn matches(&self) -> Seen {
+        let mut all = ReplicaSet::default();
+        self.ids.iter().for_each(|&id| all.insert(id));
+        let mut matches = Matches::default();
+        let mut seen = vec![Vec::new(); self.ids.len()];
+        for block in 0..self.forest.parents.len() {
+            self.index
+                .walk(&self.forest.chain(block), &all, &mut matches);
+            for (seen, &id) in seen.iter_mut().zip(&self.ids) {
+                seen.push(matches.of(id));
+            }
+        }
+        seen
+    }
+
+    /// After a step.
+    fn look(&mut self) {
+        let errand = self.index.errand();
+        self.seen.push(self.matches());
+        if let Some(mut errand) = errand {
+            errand.run();
+            self.index.done(errand);
+        }
+    }
+
+    fn apply(&mut self, id: ReplicaId, change: &Change) -> u64 {
+        let mut changed = 0;
+        match change {
+            Change::Store { parent, hashes } => {
+                let mut parent = *parent;
+                for piece in hashes.chunks(3) {
+                    if self.index.seek_parent(id, parent) {
+                        self.look();
+                    }
+                    changed += self.index.store_step(id, parent, piece);
+                    self.look();
+                    parent = piece[piece.len() - 1];
+                }
+            }
+            Change::Remove(range) => {
+                let (mut left, mut goes_on) = (*range, true);
+                while goes_on {
+                    let (gone, more) = self.index.remove_step(id, &mut left);
+                    changed += gone;
+                    goes_on = more;
+                    self.look();
+                }
+            }
+            Change::Clear => {
+                let (mut from, mut goes_on) = (0, true);
+                while goes_on {
+                    let (held, more) = self.index.clear_step(id, &mut from);
+                    changed += held;
+                    goes_on = more;
+                    self.look();
+                }
+            }
+        }
+        changed
+    }
+}
+
+fn apply_whole(index: &mut Index, id: ReplicaId, change: &Change) -> u64 {
+    match change {
+        Change::Store { parent, hashes } => index.store(id, *parent, hashes),
+        Change::Remove(range) => index.remove(id, range),
+        Change::Clear => index.clear(id),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn between_two_steps_a_match_sees_what_is_between_before_and_after_the_event(
+        forest in forest(),
+        events in prop::collection::vec((0..9u32, 0..REPLICAS, any::<usize>(), any::<usize>()), 0..40),
+    ) {
+        let mut whole = Index::default();
+        let mut watched = Watched { forest: &forest, index: Index::default(), ids: Vec::new(), seen: Vec::new() };
+        for _ in 0..REPLICAS {
+            watched.ids.push(watched.index.add_replica());
+            whole.add_replica();
+        }
+        for (kind, replica, block, from) in events {
+            let path = forest.chain(block % forest.parents.len());
+            let from = from % path.len();
+            let change = match kind {
+                0..5 => Change::Store {
+                    parent: from.checked_sub(1).map_or(NO_PARENT, |before| path[before]),
+                    hashes: path[from..].to_vec(),
+                },
+                5..8 => Change::Remove(Removed::of(&path[from..]).unwrap()),
+                _ => Change::Clear,
+            };
+            let id = watched.ids[replica];
+            let before = watched.matches();
+            prop_assert_eq!(watched.apply(id, &change), apply_whole(&mut whole, id, &change));
+            let after = watched.matches();
+            for seen in watched.seen.drain(..) {
+                for other in (0..REPLICAS).filter(|&other| other != replica) {
+                    prop_assert_eq!(&seen[other], &before[other]);
+                }
+                for (block, &seen) in seen[replica].iter().enumerate() {
+                    let (before, after) = (before[replica][block], after[replica][block]);
+                    prop_assert!((before.min(after)..=before.max(after)).contains(&seen));
+                }
+            }
+            watched.index.check().unwrap();
+            for &id in &watched.ids {
+                prop_assert_eq!(watched.index.tally(id), whole.tally(id));
+            }
+            prop_assert_eq!(watched.index.num_runs(), whole.num_runs());
+        }
+    }
+}
+
+#[test]
+fn a_block_that_is_not_at_hand_is_looked_for_in_a_step_of_its_own() {
+    let mut index = Index::default();
+    let replica = index.add_replica();
+    let (trunk, branch) = (chain(1, 20), chain(2, 5));
+    index.store(replica, NO_PARENT, &trunk);
+    assert!(!index.seek_parent(replica, NO_PARENT));
+    assert!(!index.seek_parent(replica, trunk[19]));
+    assert!(index.seek_parent(replica, trunk[9]));
+    let mut errand = index.errand().expect("a block is sought");
+    errand.run();
+    index.done(errand);
+    assert!(!index.seek_parent(replica, trunk[9]));
+    assert_eq!(index.store_step(replica, trunk[9], &branch), 5);
+    assert_eq!(index.num_runs(), 3);
+    index.check().unwrap();
+}

@@ -1,0 +1,215 @@
+"""Who may see the status page: on this machine, by token, and not from another site's page."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from http.client import HTTPMessage
+from pathlib import Path
+
+import pytest
+
+from proto.errors import Forbidden, LBError, Overloaded, Unauthenticated
+from proto.site import Asked
+from proto.watched_files import PERIOD_S
+from router.ui.gate import COOKIE, SESSION_S, Gate
+from router.ui.tries import FORGIVEN_S, MAX_CLIENTS, MOST, Tries
+from tests.fakes import FakeClock
+from tests.http_page import ask
+from tests.live_router import live_router
+from tests.test_tokens import ADMIN, CALLER, STRANGER, token_file
+
+HERE = {"Host": "localhost:29000"}
+FLEET = "/ui/api/fleet"
+
+
+def asked(headers: Mapping[str, str], client: str = "10.0.0.1") -> Asked:
+    message = HTTPMessage()
+    for name, value in headers.items():
+        message[name] = value
+    return Asked("GET", FLEET, {}, message, client)
+
+
+def gate_of_tokens(*tokens: str) -> tuple[Gate, FakeClock]:
+    clock = FakeClock()
+    gate = Gate(asks_token=True, clock=clock, wall_clock=clock)
+    gate.use_tokens([token.encode() for token in tokens])
+    return gate, clock
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:29000", "[::1]:29000"])
+def test_without_a_token_names_of_this_machine_are_let_in(host: str) -> None:
+    gate = Gate(asks_token=False)
+    gate.check_origin(asked({"Host": host}))
+    gate.check(asked({"Host": host}))
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "evil.example:29000", "10.0.0.1", "localhost.evil.example", "[", "127.0.0.1.nip.io"],
+)
+def test_a_name_that_was_rebound_to_this_machine_is_refused(host: str) -> None:
+    with pytest.raises(Forbidden, match="is not this machine"):
+        Gate(asks_token=False).check_origin(asked({"Host": host}))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost:8080"},
+        {"Origin": "http://localhost:29000", "Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+@pytest.mark.parametrize("asks_token", [True, False])
+def test_another_sites_page_is_refused(sent: Mapping[str, str], asks_token: bool) -> None:
+    with pytest.raises(Forbidden, match="another site"):
+        Gate(asks_token=asks_token).check_origin(asked({**HERE, **sent}))
+
+
+def test_its_own_page_is_let_in_by_whatever_name_it_was_opened() -> None:
+    gate, _ = gate_of_tokens(CALLER)
+    own = {"Host": "ui.example", "Origin": "https://UI.example", "Sec-Fetch-Site": "same-origin"}
+    gate.check_origin(asked(own))
+
+
+def test_a_token_opens_and_nothing_else_does() -> None:
+    gate, _ = gate_of_tokens(CALLER, ADMIN)
+    for right in (bearer(CALLER), bearer(ADMIN), {"Authorization": f"bearer  {ADMIN} "}):
+        gate.check(asked(right))
+    for wrong in ({}, bearer(STRANGER), bearer(""), bearer("é" * 20), {"Authorization": CALLER}):
+        with pytest.raises(Unauthenticated):
+            gate.check(asked(wrong))
+
+
+def test_a_session_lasts_its_time_and_as_long_as_its_token_is_known() -> None:
+    gate, clock = gate_of_tokens(CALLER, ADMIN)
+    cookie = gate.sign_in(asked(HERE), CALLER)
+    assert "; HttpOnly; SameSite=Strict" in cookie and CALLER not in cookie
+    session = {"Cookie": f"a=b; {cookie.partition(';')[0]}"}
+    gate.check(asked(session))
+    # Another router with the same file takes it too.
+    other = Gate(asks_token=True, clock=clock, wall_clock=clock)
+    other.use_tokens([ADMIN.encode(), CALLER.encode()])
+    other.check(asked(session))
+    other.use_tokens([ADMIN.encode()])
+    with pytest.raises(Unauthenticated):
+        other.check(asked(session))
+    clock.advance(SESSION_S - 1)
+    gate.check(asked(session))
+    clock.advance(2)
+    with pytest.raises(Unauthenticated):
+        gate.check(asked(session))
+
+
+def test_a_session_that_somebody_wrote_is_none() -> None:
+    gate, _ = gate_of_tokens(CALLER)
+    own = gate.sign_in(asked(HERE), CALLER).partition(";")[0].partition("=")[2]
+    expires, _, signature = own.partition(".")
+    later = str(int(expires) + 1)
+    for value in (f"{later}.{signature}", expires, f"{expires}.", f"{expires}.é", ".", "9" * 5000):
+        with pytest.raises(Unauthenticated):
+            gate.check(asked({"Cookie": f"{COOKIE}={value}"}))
+    with pytest.raises(Unauthenticated):
+        gate.check(asked({"Cookie": f"other={own}"}))
+
+
+def test_guessing_is_slow_and_stays_with_who_guesses() -> None:
+    gate, clock = gate_of_tokens(CALLER)
+
+    def guess(token: str = STRANGER, client: str = "10.0.0.1") -> type[LBError] | None:
+        try:
+            gate.check(asked(bearer(token), client))
+        except LBError as error:
+            return type(error)
+        return None
+
+    assert [guess() for _ in range(MOST)] == [Unauthenticated] * MOST
+    assert guess() is guess(CALLER) is Overloaded, "not even the right one is looked at"
+    assert guess(CALLER, "10.0.0.2") is None
+    clock.advance(FORGIVEN_S)
+    assert [guess(), guess()] == [Unauthenticated, Overloaded]
+    clock.advance(FORGIVEN_S)
+    assert guess(CALLER) is None
+    with pytest.raises(Unauthenticated):
+        gate.check(asked({}))  # none at all is no guess
+
+
+def test_who_guesses_is_told_when_to_come_back_and_an_ipv6_network_is_one() -> None:
+    clock = FakeClock()
+    tries = Tries(clock=clock)
+    for number in range(MOST):
+        tries.failed(f"2001:db8::{number:x}")
+    with pytest.raises(Overloaded) as refused:
+        tries.check("2001:db8::ffff")
+    assert refused.value.retry_after_s == FORGIVEN_S
+    clock.advance(FORGIVEN_S)
+    tries.check("2001:db8::ffff")
+    tries.check("2001:db8:0:1::1")
+
+
+def test_who_guesses_from_many_addresses_fills_no_memory() -> None:
+    tries = Tries(clock=FakeClock())
+    for number in range(2 * MAX_CLIENTS):
+        tries.failed(f"10.0.{number >> 8}.{number & 255}")
+    assert len(tries._empty_s) == MAX_CLIENTS
+
+
+async def test_the_page_is_off_beyond_this_machine_and_where_calls_are_guarded(
+    redis_url: str, tmp_path: Path
+) -> None:
+    tokens = token_file(tmp_path, CALLER)
+    for settings in (
+        {"metrics_host": "0.0.0.0"},
+        {"auth_token_file": tokens},
+        {"admin_token_file": tokens},
+    ):
+        async with live_router(redis_url, **settings) as router:
+            for path in ("/ui", "/ui/", FLEET):
+                page = await ask(router.running.metrics_port, path)
+                assert page.status == 403 and "--ui-token-file opens it" in page.error
+            assert (await ask(router.running.metrics_port, "/metrics")).status == 200
+
+
+async def test_with_a_token_file_people_sign_in_and_scripts_bring_a_token(
+    redis_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    tokens = token_file(tmp_path, CALLER)
+    async with live_router(redis_url, metrics_host="0.0.0.0", ui_token_file=tokens) as router:
+        port = router.running.metrics_port
+        assert "tokens of the status page cross the network in clear" in caplog.text
+        index = await ask(port, "/ui/")
+        assert index.status == 200 and b"<title>prefixlb</title>" in index.body
+        refused = await ask(port, FLEET)
+        assert refused.status == 401 and refused.headers["WWW-Authenticate"] == "Bearer"
+        assert (await ask(port, FLEET, headers=bearer(CALLER))).status == 200
+
+        wrong = await ask(port, "/ui/api/session", post={"token": STRANGER})
+        assert wrong.status == 401 and "Set-Cookie" not in wrong.headers
+        signed_in = await ask(port, "/ui/api/session", post={"token": CALLER})
+        cookie = {"Cookie": signed_in.headers["Set-Cookie"].partition(";")[0]}
+        assert (await ask(port, FLEET, headers=cookie)).status == 200
+        told = await ask(port, "/ui/api/session", headers=cookie)
+        assert told.json == {"asks_token": True}
+        signed_out = await ask(port, "/ui/api/session", post={}, headers=cookie)
+        assert "Max-Age=0" in signed_out.headers["Set-Cookie"]
+
+        large = {"Content-Length": "1000000"}
+        assert (await ask(port, "/ui/api/explain", post=b"", headers=large)).status == 401
+        assert (await ask(port, "/ui/api/session", post=b"", headers=large)).status == 413
+
+        for _ in range(MOST):
+            last = await ask(port, FLEET, headers=bearer(STRANGER))
+        assert (last.status, last.headers["Retry-After"] is not None) == (429, True)
+
+        token_file(tmp_path, ADMIN)  # the old one is taken out
+        async with asyncio.timeout(20 * PERIOD_S):
+            while (await ask(port, FLEET, headers=cookie)).status != 401:  # noqa: ASYNC110 - polled
+                await asyncio.sleep(PERIOD_S / 4)
+    assert CALLER not in caplog.text and STRANGER not in caplog.text
