@@ -92,8 +92,7 @@ class Handler(MetricsHandler):
         return site.answer(self._asked(dict(fields), body))
 
     def _asked(self, query: dict[str, str], body: bytes = b"") -> Asked:
-        client = str(self.client_address[0])
-        return Asked(self.command, self._path, query, self.headers, client, body)
+        return Asked(self.command, self._path, query, self.headers, body)
 
     def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)

@@ -17,8 +17,6 @@ class Asked:
     """Without the query."""
     query: Mapping[str, str]
     headers: Message
-    client: str
-    """Address it came from."""
     body: bytes = b""
 
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -147,7 +146,7 @@ def _session(gate: Gate, asked: Asked) -> Answer:
         raise InvalidRequest(f"token: expected a string, got {type(token).__name__}")
     if not gate.asks_token:
         raise InvalidRequest("this page asks for no token")
-    return _json(HTTPStatus.OK, {}, (("Set-Cookie", gate.sign_in(asked, token)),))
+    return _json(HTTPStatus.OK, {}, (("Set-Cookie", gate.sign_in(token)),))
 
 
 def _object(asked: Asked) -> Mapping[str, Any]:
@@ -170,8 +169,6 @@ def _refusal(error: LBError) -> Answer:
     headers: tuple[tuple[str, str], ...] = ()
     if status is HTTPStatus.UNAUTHORIZED:
         headers = (("WWW-Authenticate", "Bearer"),)
-    elif error.retry_after_s is not None:
-        headers = (("Retry-After", str(math.ceil(error.retry_after_s))),)
     return _json(status, {"error": str(error)}, headers)
 
 
