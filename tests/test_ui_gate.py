@@ -60,6 +60,7 @@ def test_a_name_that_was_rebound_to_this_machine_is_refused(host: str) -> None:
     [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Origin": "http://localhost:8080"},
         {"Origin": "http://localhost:29000", "Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},

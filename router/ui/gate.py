@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from proto.errors import Forbidden, Unauthenticated
 from proto.exposure import is_loopback
@@ -46,12 +46,12 @@ class Gate:
     def check_origin(self, asked: Asked) -> None:
         """Raises Forbidden for what another site's page asks."""
         host = asked.headers.get("Host", "")
-        if not self.asks_token and not is_loopback(_name(host)):
+        if not self.asks_token and not is_loopback(_parts(f"//{host}").hostname or ""):
             raise Forbidden(
                 f"the Host {host!r} is not this machine: open the page by localhost or 127.0.0.1"
             )
         origin = asked.headers.get("Origin")
-        elsewhere = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+        elsewhere = origin is not None and _parts(origin).netloc.lower() != host.lower()
         if elsewhere or asked.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
             raise Forbidden("another site's page may not ask this")
 
@@ -105,12 +105,12 @@ def gate_of(settings: RouterSettings) -> Gate | None:
     return Gate(asks_token=False)
 
 
-def _name(host: str) -> str:
-    """Of a Host header, without the port; nothing if it is none."""
+def _parts(url: str) -> SplitResult:
+    """All empty if it is none."""
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        return urlsplit(url)
     except ValueError:
-        return ""
+        return urlsplit("")
 
 
 def _signature(token: bytes, expires_s: int) -> bytes:
