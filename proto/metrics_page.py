@@ -2,6 +2,7 @@
 a site for people if the process has one.
 """
 
+import json
 import logging
 import socket
 import sys
@@ -18,6 +19,7 @@ from prometheus_client import CollectorRegistry, MetricsHandler
 
 from proto.errors import Unavailable
 from proto.health_answers import HealthAnswers
+from proto.limits import MAX_MESSAGE_BYTES
 from proto.site import Answer, Asked, Site
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,14 @@ STALLED_S = 30.0
 """A client that neither sends nor takes anything for so long is given up."""
 
 MAX_QUERY_FIELDS = 16
+
+DROP_S = 5.0
+"""How long the body of who is refused is waited for."""
+
+DROPPED_BYTES = 2 * MAX_MESSAGE_BYTES
+"""How much of it is taken."""
+
+CHUNK_BYTES = 2**16
 
 
 class Handler(MetricsHandler):
@@ -61,38 +71,57 @@ class Handler(MetricsHandler):
 
     def do_POST(self) -> None:
         if self.site is None or not self.site.has(self._path):
-            self._send(_line(HTTPStatus.METHOD_NOT_ALLOWED, "nothing is posted here"))
+            self._refuse(_line(HTTPStatus.METHOD_NOT_ALLOWED, "nothing is posted here"))
+            return
+        length = self._admitted(self.site)
+        if isinstance(length, Answer):
+            self._refuse(length)
         else:
-            self._send(self._take(self.site))
+            self._send(self._ask(self.site, self.rfile.read(length)))
 
     @property
     def _path(self) -> str:
         """Without the query."""
         return self.path.partition("?")[0]
 
-    def _take(self, site: Site) -> Answer:
-        """What was posted, unless it is too much for who posts it."""
+    def _admitted(self, site: Site) -> int | Answer:
+        """How many bytes were posted, unless it is too much for who posts it."""
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdecimal() and len(length) < 20):
-            return _line(HTTPStatus.LENGTH_REQUIRED, "a body needs its Content-Length")
+            return _error(HTTPStatus.LENGTH_REQUIRED, "a body needs its Content-Length")
         admitted = site.admits(self._asked({}))
         if isinstance(admitted, Answer):
             return admitted
         if int(length) > admitted:
             said = f"the body has {length} bytes, at most {admitted} are allowed"
-            return _line(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, said)
-        return self._ask(site, self.rfile.read(int(length)))
+            return _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, said)
+        return int(length)
 
     def _ask(self, site: Site, body: bytes = b"") -> Answer:
         query = self.path.partition("?")[2]
         try:
             fields = parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
         except ValueError as error:
-            return _line(HTTPStatus.BAD_REQUEST, str(error))
+            return _error(HTTPStatus.BAD_REQUEST, str(error))
         return site.answer(self._asked(dict(fields), body))
 
     def _asked(self, query: dict[str, str], body: bytes = b"") -> Asked:
         return Asked(self.command, self._path, query, self.headers, body)
+
+    def _refuse(self, answer: Answer) -> None:
+        """The body is dropped as it comes: a connection that is closed before would be reset, and
+        the answer lost.
+        """
+        self._send(answer)
+        self.connection.shutdown(socket.SHUT_WR)
+        ends_s = time.monotonic() + DROP_S
+        left = DROPPED_BYTES
+        while left > 0 and (left_s := ends_s - time.monotonic()) > 0:
+            self.connection.settimeout(left_s)
+            dropped = len(self.rfile.read1(CHUNK_BYTES))
+            if not dropped:
+                break
+            left -= dropped
 
     def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)
@@ -101,6 +130,12 @@ class Handler(MetricsHandler):
         self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
         self.wfile.write(answer.body)
+
+
+def _error(status: HTTPStatus, said: str) -> Answer:
+    """As a site says what is wrong."""
+    body = json.dumps({"error": said}).encode()
+    return Answer(status, body, (("Content-Type", "application/json"),))
 
 
 def _line(status: HTTPStatus, said: str) -> Answer:

@@ -118,6 +118,13 @@ async def test_a_site_has_its_own_paths_beside_the_metrics(
     assert [each.getMessage() for each in caplog.records] == ["page failed error=ValueError"]
 
 
+@pytest.mark.parametrize(("path", "status"), [("/echo/closed", 403), ("/echo", 413), ("/x", 405)])
+async def test_who_is_refused_is_told_however_much_he_posts(path: str, status: int) -> None:
+    more_than_sockets_hold = bytes(16 * 2**20)
+    with metrics_page(CollectorRegistry(), "127.0.0.1", 0, site=Echo()) as port:
+        assert (await ask(port, path, post=more_than_sockets_hold)).status == status
+
+
 async def test_paths_about_health_say_over_http_what_the_health_service_says() -> None:
     servicer = health_aio.HealthServicer()
     health = HealthAnswers(servicer, {"/livez": "live", "/readyz": "ready"})

@@ -167,8 +167,7 @@ async def test_what_is_wrong_with_a_look_into_a_mirror_is_said(redis_url: str) -
             ({f"q{n}": n for n in range(40)}, 400, "Max number of fields exceeded"),
         ):
             page = await ask_with(router, "tree", **query)
-            told = page.error if page.headers["Content-Type"] == "application/json" else page.body
-            assert (page.status, said in str(told)) == (status, True), (query, page.body)
+            assert (page.status, said in page.error) == (status, True), (query, page.body)
         assert (await ask_with(router, "history", replica="nobody")).status == 404
         assert (await ask_with(router, "fleet", limit=1)).status == 400
 
@@ -245,10 +244,11 @@ async def test_a_prompt_that_cannot_be_explained_is_refused_by_what_is_wrong(
         assert (await read(router, "explain")).status == 405
         assert (await read(router, "fleet", post={})).status == 405
         too_long = {"Content-Length": str(MAX_MESSAGE_BYTES + 1)}
-        assert (await read(router, "explain", post=b"", headers=too_long)).status == 413
+        page = await read(router, "explain", post=b"", headers=too_long)
+        assert (page.status, f"at most {MAX_MESSAGE_BYTES} " in page.error) == (413, True)
         for length in ("-1", "x", "1e3"):
             page = await read(router, "explain", post=b"", headers={"Content-Length": length})
-            assert page.status == 411
+            assert (page.status, "Content-Length" in page.error) == (411, True)
         assert (await ask(router.running.metrics_port, "/metrics", post={})).status == 405
     assert SECRET not in caplog.text
 
