@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -182,9 +183,13 @@ class Page(ThreadingHTTPServer):
         if isinstance(error, OSError):
             # It broke off, which is the scraper's affair.
             log.debug("scrape failed client=%s", client_address, exc_info=True)
-        else:
+        elif error is not None:
             # Its words stay here: they may be a prompt's.
-            log.error("page failed error=%s", type(error).__name__)
+            *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+            log.error(
+                "page failed error=%s at=%s:%d",
+                *(type(error).__name__, frame.f_code.co_filename, line),
+            )
 
 
 @contextmanager
