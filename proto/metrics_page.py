@@ -40,6 +40,12 @@ STALLED_S = 30.0
 
 MAX_QUERY_FIELDS = 16
 
+LARGE_BODIES = 2
+"""Of these so many are held at a time: read and parsed, each may take hundreds of MiB."""
+
+SMALL_BYTES = 2**16
+"""Up to so many a body is not large, and always read."""
+
 DROP_S = 5.0
 """How long the body of who is refused is waited for."""
 
@@ -57,6 +63,7 @@ class Handler(MetricsHandler):
     timeout = STALLED_S
     health: HealthAnswers | None = None
     site: Site | None = None
+    large_bodies: threading.BoundedSemaphore
 
     def do_GET(self) -> None:
         if self.site and self.site.has(self._path):
@@ -77,8 +84,17 @@ class Handler(MetricsHandler):
         length = self._admitted(self.site)
         if isinstance(length, Answer):
             self._refuse(length)
-        else:
+        elif length <= SMALL_BYTES:
             self._send(self._ask(self.site, self.rfile.read(length)))
+        elif self.large_bodies.acquire(blocking=False):
+            try:
+                answer = self._ask(self.site, self.rfile.read(length))
+            finally:
+                self.large_bodies.release()
+            self._send(answer)
+        else:
+            said = f"{LARGE_BODIES} bodies of over {SMALL_BYTES} bytes are in work, try again later"
+            self._refuse(_error(HTTPStatus.TOO_MANY_REQUESTS, said))
 
     @property
     def _path(self) -> str:
@@ -163,10 +179,13 @@ class Page(ThreadingHTTPServer):
         self._clock = clock
         self._sleep = sleep
         self._quiet_until_s = float("-inf")
-        handler = type(
-            "Handler", (Handler,), {"registry": registry, "health": health, "site": site}
-        )
-        super().__init__(address, handler)
+        parts = {
+            "registry": registry,
+            "health": health,
+            "site": site,
+            "large_bodies": threading.BoundedSemaphore(LARGE_BODIES),
+        }
+        super().__init__(address, type("Handler", (Handler,), parts))
 
     def get_request(self) -> tuple[socket.socket, Any]:
         try:

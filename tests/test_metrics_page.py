@@ -6,9 +6,11 @@ import logging
 import re
 import socket
 import struct
+import threading
 import time
 from http import HTTPStatus
 from http.client import HTTPException
+from queue import SimpleQueue
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -19,7 +21,14 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from proto.errors import Unavailable
 from proto.health_answers import HealthAnswers
-from proto.metrics_page import PAUSE_S, SILENCE_S, Page, metrics_page
+from proto.metrics_page import (
+    LARGE_BODIES,
+    PAUSE_S,
+    SILENCE_S,
+    SMALL_BYTES,
+    Page,
+    metrics_page,
+)
 from proto.site import Answer, Asked
 from tests.fakes import FakeClock
 from tests.http_page import ask
@@ -118,6 +127,38 @@ async def test_a_site_has_its_own_paths_beside_the_metrics(
             await ask(port, "/echo?n=a+secret+word")
     (said,) = [each.getMessage() for each in caplog.records]
     assert re.fullmatch(rf"page failed error=ValueError at={re.escape(__file__)}:\d+", said)
+
+
+class Held(Echo):
+    """Takes much, and is busy with it until it may go on."""
+
+    def __init__(self) -> None:
+        self.taken = SimpleQueue[int]()
+        self.go_on = threading.Event()
+
+    def admits(self, asked: Asked) -> int | Answer:
+        return 2 * SMALL_BYTES
+
+    def answer(self, asked: Asked) -> Answer:
+        if len(asked.body) > SMALL_BYTES:
+            self.taken.put(len(asked.body))
+            self.go_on.wait(30)
+        return super().answer(asked)
+
+
+async def test_of_large_bodies_few_are_held_at_a_time_and_small_ones_do_not_wait() -> None:
+    small, large, site = bytes(SMALL_BYTES), bytes(SMALL_BYTES + 1), Held()
+    with metrics_page(CollectorRegistry(), "127.0.0.1", 0, site=site) as port:
+        async with asyncio.TaskGroup() as tasks:
+            held = [tasks.create_task(ask(port, "/echo", post=large)) for _ in range(LARGE_BODIES)]
+            for _ in held:
+                await asyncio.to_thread(site.taken.get, timeout=30)
+            refused = await ask(port, "/echo", post=large)
+            assert (refused.status, "again later" in refused.error) == (429, True)
+            assert (await ask(port, "/echo", post=small)).status == 200
+            site.go_on.set()
+        assert [task.result().status for task in held] == [200] * LARGE_BODIES
+        assert (await ask(port, "/echo", post=large)).status == 200
 
 
 @pytest.mark.parametrize(("path", "status"), [("/echo/closed", 403), ("/echo", 413), ("/x", 405)])
