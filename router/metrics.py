@@ -86,7 +86,6 @@ class Metrics:
 
     def policy_is(self, policy: str) -> None:
         """It has changed."""
-        self.policy = policy
         self._build.info({"version": version("prefixlb"), "policy": policy})
 
     def watch(self, *collectors: Collector) -> None:

@@ -159,6 +159,7 @@ async def running(
                 dialer,
                 rng,
                 asked,
+                reload,
             )
             await parts.readiness.begin()
             background = [
@@ -199,6 +200,7 @@ def _build(
     dialer: Dialer,
     rng: random.Random,
     asked: Discovery | None,
+    reload: Reload,
 ) -> Parts:
     """Every part, and who knows whom."""
     leases, deltas = RedisLink("leases"), RedisLink("deltas")
@@ -250,7 +252,7 @@ def _build(
         report=report,
         admin=admin,
         history=history,
-        policy=lambda: metrics.policy,
+        policy=lambda: reload.policy,
     )
     site.open(
         reads={"fleet": api.fleet, "history": api.history, "tree": api.tree},

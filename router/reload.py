@@ -46,6 +46,11 @@ class Reload:
         self._wall_clock = wall_clock
         self._succeeded()
 
+    @property
+    def policy(self) -> str:
+        """The one in use."""
+        return self._settings.policy
+
     @contextmanager
     def on_hangup(self) -> Iterator[None]:
         """Reload on SIGHUP until the end of the block, if there is a file that may have changed;

@@ -15,6 +15,7 @@ from radix_rs import derive_hash_key
 from router.process import running
 from router.settings import parse_settings
 from tests.fake_replica import FakeReplica, Script, replicas
+from tests.http_page import ask
 from tests.live_router import live_router, request_of, until
 
 
@@ -75,6 +76,8 @@ async def test_a_changed_file_changes_bounds_and_rules_of_a_running_router(
         said = [record.getMessage() for record in caplog.records if record.name == "router.reload"]
         assert "settings changed policy=cost->random max_inflight=1->2" in said
         assert "settings need a restart, the old stay names=shards" in said
+        shown = (await ask(router.metrics_port, "/ui/api/fleet")).json
+        assert shown["router"]["policy"] == "random"
 
         second.write_text("max_inflight = 3\nnonsense")
         os.kill(os.getpid(), signal.SIGHUP)
