@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.chromium import CONTRASTS, opened
 from tests.fake_replica import FakeReplica, replicas
@@ -133,6 +133,65 @@ async def test_the_form_explains_text_and_tokens_and_says_what_is_wrong(redis_ur
         await prompt.fill("4294967296")
         await page.get_by_role("button", name="Explain").click()
         await expect(verdict).to_contain_text("not a request")
+
+
+class Detained:
+    """Requests of a page that stand still until they are let go."""
+
+    def __init__(self) -> None:
+        self.routes: list[Route] = []
+
+    async def take(self, route: Route) -> None:
+        self.routes.append(route)
+
+    async def let_go(self, page: Page, number: int) -> None:
+        """Until the page has the answer, and has drawn what it makes of it."""
+        async with page.expect_event("requestfinished"):
+            await self.routes[number].continue_()
+        await page.evaluate("() => new Promise((drawn) => setTimeout(drawn, 100))")
+
+
+async def test_what_is_asked_twice_before_the_answer_comes_is_shown_once(redis_url: str) -> None:
+    async with a_fleet_at_work(redis_url) as (_, url, _), opened(url) as page:
+        await page.get_by_label("Replica", exact=True).select_option("r0")
+        node, detained = page.locator("#tree > [role=treeitem]"), Detained()
+        await expect(node).to_have_count(1)
+        await page.get_by_role("button", name="Pause").click()
+        await page.route("**/api/tree?*", detained.take)
+        for _ in range(2):
+            await page.get_by_role("button", name="Look again").click()
+        await until(lambda: len(detained.routes) == 2)
+        for number in (1, 0):
+            await detained.let_go(page, number)
+        assert await node.count() == 1
+
+        await page.unroute("**/api/tree?*")
+        await node.click()
+        below, detained = page.locator("#tree [aria-level='2']:not(.more)"), Detained()
+        await expect(below).to_have_count(50)
+        await page.route("**/api/tree?*", detained.take)
+        for _ in range(2):
+            await page.locator("#tree .more").click()
+        await until(lambda: len(detained.routes) == 2)
+        for number in (0, 1):
+            await detained.let_go(page, number)
+        assert await below.count() == BRANCHES
+
+
+async def test_the_answer_to_an_older_prompt_does_not_replace_a_newer_ones(redis_url: str) -> None:
+    async with a_fleet_at_work(redis_url) as (_, url, _), opened(url) as page:
+        await expect(page.locator("#fresh")).to_contain_text("As of")
+        await page.get_by_role("button", name="Pause").click()
+        detained, verdict = Detained(), page.locator("#verdict")
+        await page.route("**/api/explain*", detained.take)
+        await page.get_by_label("token ids").check()
+        for prompt in ("1 2 3", "1 2 3 4 5"):
+            await page.get_by_label("Prompt", exact=True).fill(prompt)
+            await page.get_by_role("button", name="Explain").click()
+        await until(lambda: len(detained.routes) == 2)
+        for number in (1, 0):
+            await detained.let_go(page, number)
+            await expect(verdict).to_contain_text("of 5 prompt tokens")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

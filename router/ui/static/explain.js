@@ -46,16 +46,19 @@ export class Explain {
   }
 
   async ask() {
+    const mine = (this.asked = {});
     const verdict = byId("verdict");
     verdict.className = "";
     say(verdict, "Asking …");
     byId("candidates").replaceChildren();
     try {
       const explained = await post("explain", this.body());
+      if (this.asked !== mine) return;
       say(verdict, this.verdict(explained));
       byId("candidates").replaceChildren(this.table(explained));
     } catch (error) {
       if (!(error instanceof Refused)) this.failed(error);
+      if (this.asked !== mine) return;
       verdict.className = "problem";
       say(verdict, error.message);
     }

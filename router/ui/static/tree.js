@@ -40,19 +40,20 @@ export class Tree {
   // A page into `list`, below the branch of a first block.
   async load(list, below, start, focus) {
     const replica = this.replica;
+    const mine = (list.asked = {});
     list.setAttribute("aria-busy", "true");
     let page;
     try {
       page = await ask("tree", { replica, below, start, limit: PAGE });
     } catch (error) {
-      if (error instanceof Refused) this.add(list, [this.notice(error.message)], focus);
-      else this.failed(error);
+      if (!(error instanceof Refused)) this.failed(error);
+      else if (list.asked === mine) this.add(list, [this.notice(error.message)], focus);
       return;
     } finally {
-      list.removeAttribute("aria-busy");
+      if (list.asked === mine) list.removeAttribute("aria-busy");
     }
-    // Another replica was chosen meanwhile, or the node is gone.
-    if (replica !== this.replica || !list.isConnected) return;
+    // Another replica was chosen meanwhile, it was asked again, or the node is gone.
+    if (replica !== this.replica || list.asked !== mine || !list.isConnected) return;
     this.all = page;
     const forgotten = page.forgotten ? `, ${count(page.forgotten)} of them forgotten here for want of memory` : "";
     say(byId("tree-size"), page.blocks ? `${count(page.blocks)} blocks of ${page.block_size} tokens${forgotten}` : "Nothing is cached there.");
