@@ -261,8 +261,15 @@ async def test_beyond_this_machine_one_signs_in_by_token_and_out_again(
         assert CALLER not in cookie["value"]
         await page.reload()
         await expect(page.locator("#fleet tbody")).to_contain_text("r0")
+        await page.get_by_label("token ids").check()
+        await page.get_by_label("Prompt", exact=True).fill("1 2 3")
+        await page.get_by_role("button", name="Explain").click()
+        await expect(page.locator("#candidates table")).to_be_visible()
         await page.get_by_role("button", name="Sign out").click()
         await expect(token).to_be_visible()
+        for left in ("#verdict", "#candidates"):
+            await expect(page.locator(left)).to_be_empty()
+        await expect(page.locator("#prompt")).to_have_value("")
         assert await page.context.cookies() == []
 
 

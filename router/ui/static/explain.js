@@ -64,6 +64,15 @@ export class Explain {
     }
   }
 
+  // The prompt and what was said of it, which are nobody's once this one is signed out.
+  forget() {
+    this.asked = null;
+    this.form.reset();
+    byId("verdict").className = "";
+    say(byId("verdict"), "");
+    byId("candidates").replaceChildren();
+  }
+
   verdict({ pick }) {
     if (!pick) return "No replica can take this prompt now.";
     return `${pick.replica_id} (${pick.reason}): ${count(pick.matched_tokens)} of ${count(pick.prompt_tokens)} prompt tokens are cached there.`;

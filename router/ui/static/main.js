@@ -39,6 +39,7 @@ function failed(error) {
   if (error instanceof SignedOut) {
     clearTimeout(timer);
     asksToken = true;
+    explain.forget();
     showSignIn(true);
     fresh("Signed out", "");
   } else if (error instanceof Away) {
