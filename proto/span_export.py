@@ -147,8 +147,6 @@ def span_export(endpoint: str, take: Take, *, service: str, instance: str) -> Sp
 
     Raises InvalidFile if the environment says what cannot be.
     """
-    # Each attempt would be a line; what it comes to is one.
-    logging.getLogger(OTLPSpanExporter.__module__.rpartition(".")[0]).setLevel(logging.ERROR)
     resource = Resource.create(
         {
             "service.name": service,
@@ -157,11 +155,17 @@ def span_export(endpoint: str, take: Take, *, service: str, instance: str) -> Sp
         }
     )
     named = resource.merge(OTELResourceDetector().detect())
+    return SpanExport(take, exporter_to(endpoint), named)
+
+
+def exporter_to(endpoint: str) -> SpanExporter:
+    """Raises InvalidFile if the environment says what cannot be."""
+    # Each attempt would be a line; what it comes to is one.
+    logging.getLogger(OTLPSpanExporter.__module__.rpartition(".")[0]).setLevel(logging.ERROR)
     try:
-        exporter = OTLPSpanExporter(endpoint=endpoint)
+        return OTLPSpanExporter(endpoint=endpoint)
     except Exception as error:  # of several kinds, each about a variable of the environment
         raise InvalidFile(f"spans cannot be sent to {endpoint}: {error}") from error
-    return SpanExport(take, exporter, named)
 
 
 class SpanCollector(Collector):
