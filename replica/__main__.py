@@ -7,7 +7,7 @@ from prometheus_client import disable_created_metrics
 
 from proto.logs import configure_logs
 from proto.secret import read_hash_secret
-from replica.allocator import share_one_heap
+from replica.allocator import share_one_heap, trim_now_and_then
 from replica.py_tree.chain import derive_hash_key
 from replica.settings import read_settings
 
@@ -18,6 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = read_settings(sys.argv[1:] if arguments is None else arguments)
     configure_logs(settings.log_level, settings.log_format)
     share_one_heap()
+    trim_now_and_then()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the page
     try:
         hash_key = derive_hash_key(read_hash_secret(settings.hash_secret_file))

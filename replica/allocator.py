@@ -6,28 +6,31 @@ over hours each heap grows to the most that large requests ever took of it. And 
 middle of a heap stays with the process for good, however little of it is used after a busy hour.
 """
 
-import ctypes
 import threading
 import time
+from collections.abc import Callable
 
-from proto.mallopt import Option, mallopt
+from proto.mallopt import Option, malloc_trim, mallopt
 
 TRIM_PERIOD_S = 60.0
 
 
 def share_one_heap() -> None:
-    """For this process, before it has threads. What is free goes back to the system each minute.
+    """For this process, before it has threads.
 
     Few allocate at the same time, most of them under the interpreter's lock. Unlike a router's,
     blocks stay in the heap however large they are: a model on the CPU takes and frees some in each
     layer, and 6 MB that come anew from the system cost 2 ms, six times what writing them takes.
     """
     mallopt(Option.ARENA_MAX, 1)
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        threading.Thread(target=_trim, args=(trim,), name="malloc-trim", daemon=True).start()
 
 
-def _trim(malloc_trim: "ctypes._NamedFuncPointer") -> None:
+def trim_now_and_then() -> None:
+    """Give free memory back each minute, for as long as the process lives."""
+    threading.Thread(target=_trim, args=(time.sleep,), name="malloc-trim", daemon=True).start()
+
+
+def _trim(sleep: Callable[[float], None]) -> None:
     while True:
-        time.sleep(TRIM_PERIOD_S)
-        malloc_trim(0)
+        sleep(TRIM_PERIOD_S)
+        malloc_trim()
