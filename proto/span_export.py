@@ -20,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from proto.errors import InvalidFile
-from proto.traced import METHOD, Span, Take
+from proto.traced import METHOD, Span, Take, Traced
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class SpanExport:
         self._take = take
         self._exporter = exporter
         self._resource = resource
+        self._told: set[type[Exception]] = set()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
         self.sent = 0
@@ -86,19 +87,34 @@ class SpanExport:
         self._send_all()
 
     def _send_all(self) -> None:
-        while taken := self._take(MOST_REQUESTS):
-            self._send([span for traced in taken for span in self._readable(*traced)])
+        while taken := self._taken():
+            num_spans = sum(len(spans) for _, spans in taken)
+            if self._is_sent(taken):
+                self.sent += num_spans
+            else:
+                self.failed += num_spans
 
-    def _send(self, spans: Sequence[ReadableSpan]) -> None:
+    def _taken(self) -> Sequence[Traced]:
         try:
-            is_sent = self._exporter.export(spans) is SpanExportResult.SUCCESS
-        except Exception as error:  # counted below, and the next may go
+            return self._take(MOST_REQUESTS)
+        except Exception as error:  # of nobody knows how many; the next may come
+            self.failed += 1
+            self._tell_once(error)
+            return ()
+
+    def _is_sent(self, taken: Sequence[Traced]) -> bool:
+        try:
+            spans = [span for traced in taken for span in self._readable(*traced)]
+            return self._exporter.export(spans) is SpanExportResult.SUCCESS
+        except Exception as error:  # they count as failed, and the next may go
+            self._tell_once(error)
+            return False
+
+    def _tell_once(self, error: Exception) -> None:
+        """Of each kind: the metrics count how many."""
+        if type(error) not in self._told:
+            self._told.add(type(error))
             log.error("spans cannot be sent error=%s", type(error).__name__)
-            is_sent = False
-        if is_sent:
-            self.sent += len(spans)
-        else:
-            self.failed += len(spans)
 
     def _readable(self, trace: int, spans: Sequence[Span]) -> Iterator[ReadableSpan]:
         def context(span: int, *, is_remote: bool) -> SpanContext:
@@ -147,8 +163,6 @@ def span_export(endpoint: str, take: Take, *, service: str, instance: str) -> Sp
 
     Raises InvalidFile if the environment says what cannot be.
     """
-    # Each attempt would be a line; what it comes to is one.
-    logging.getLogger(OTLPSpanExporter.__module__.rpartition(".")[0]).setLevel(logging.ERROR)
     resource = Resource.create(
         {
             "service.name": service,
@@ -157,11 +171,17 @@ def span_export(endpoint: str, take: Take, *, service: str, instance: str) -> Sp
         }
     )
     named = resource.merge(OTELResourceDetector().detect())
+    return SpanExport(take, exporter_to(endpoint), named)
+
+
+def exporter_to(endpoint: str) -> SpanExporter:
+    """Raises InvalidFile if the environment says what cannot be."""
+    # Each attempt would be a line; what it comes to is one.
+    logging.getLogger(OTLPSpanExporter.__module__.rpartition(".")[0]).setLevel(logging.ERROR)
     try:
-        exporter = OTLPSpanExporter(endpoint=endpoint)
+        return OTLPSpanExporter(endpoint=endpoint)
     except Exception as error:  # of several kinds, each about a variable of the environment
         raise InvalidFile(f"spans cannot be sent to {endpoint}: {error}") from error
-    return SpanExport(take, exporter, named)
 
 
 class SpanCollector(Collector):

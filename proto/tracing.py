@@ -3,6 +3,7 @@
 Knows no package of OpenTelemetry, so that a process without traces needs none.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from proto.traced import Take
 
 if TYPE_CHECKING:
     from proto.span_export import SpanExport
+
+log = logging.getLogger(__name__)
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -54,12 +57,8 @@ class Tracing:
 
         Raises InvalidFile if that cannot be.
         """
-        try:
-            from proto.span_export import span_export
-        except ImportError as error:
-            raise InvalidFile(
-                f"--otlp-traces-endpoint: {error}; pip install 'prefixlb[traces]' brings it"
-            ) from error
+        from proto.span_export import span_export
+
         return span_export(self.endpoint, take, service=service, instance=instance)
 
 
@@ -77,6 +76,33 @@ def read_tracing(endpoint: str, environment: Mapping[str, str] = os.environ) -> 
         if (protocol := environment.get(name) or "grpc") != "grpc":
             raise ValueError(f"{name} is {protocol}, but spans are sent by grpc alone")
     return Tracing(wanted, _sampling(environment))
+
+
+def find_tracing(endpoint: str, environment: Mapping[str, str] = os.environ) -> Tracing | None:
+    """What `read_tracing` reads, if it can be done here.
+
+    The environment may be meant for other programs: what it alone asks for and cannot be had is a
+    warning. Raises InvalidFile if it is `endpoint`, the flag's, that cannot be served.
+    """
+    try:
+        tracing = read_tracing(endpoint, environment)
+        if tracing:
+            _try(tracing.endpoint)
+    except (ValueError, InvalidFile) as error:
+        if endpoint:
+            raise InvalidFile(f"--otlp-traces-endpoint: {error}") from error
+        asked_by = next(name for name in ENDPOINTS if environment.get(name))
+        log.warning("no traces are sent asked_by=%s why=%r", asked_by, str(error))
+        return None
+    return tracing
+
+
+def _try(endpoint: str) -> None:
+    try:
+        from proto.span_export import exporter_to
+    except ImportError as error:
+        raise InvalidFile(f"{error}; pip install 'prefixlb[traces]' brings it") from error
+    exporter_to(endpoint).shutdown()
 
 
 def _sampling(environment: Mapping[str, str]) -> Sampling:

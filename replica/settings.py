@@ -10,7 +10,7 @@ from proto import settings
 from proto.logs import LogFormat
 from proto.settings import RedisUrl
 from proto.tls_files import TlsFiles, check_pairs
-from proto.tracing import Tracing, read_tracing
+from proto.tracing import Tracing, find_tracing, read_tracing
 from replica.py_tree.policy import make_policy
 from replica.tree_core import CoreName, PolicyName
 from replica.tree_error import TreeError
@@ -136,11 +136,12 @@ class ReplicaSettings(BaseSettings):
 
     @property
     def tracing(self) -> Tracing | None:
-        return read_tracing(self.otlp_traces_endpoint)
+        return find_tracing(self.otlp_traces_endpoint)
 
     @model_validator(mode="after")
     def _traces_as_can_be_done(self) -> Self:
-        read_tracing(self.otlp_traces_endpoint)
+        if self.otlp_traces_endpoint:  # what the environment alone asks for stops nobody
+            read_tracing(self.otlp_traces_endpoint)
         return self
 
     @property

@@ -25,6 +25,8 @@ class FakeApiserver:
     asked: list[str] = field(default_factory=list)
     """Paths with their queries."""
     _watchers: list[asyncio.StreamWriter] = field(default_factory=list)
+    _events: list[tuple[int, bytes]] = field(default_factory=list)
+    """Each with the version that it made, for who watches from an earlier one."""
 
     def put(self, name: str, **fields: Any) -> None:
         what = "MODIFIED" if name in self.slices else "ADDED"
@@ -32,6 +34,7 @@ class FakeApiserver:
         self._tell(what, self.slices[name])
 
     def delete(self, name: str) -> None:
+        self.version += 1
         self._tell("DELETED", self.slices.pop(name))
 
     def lose(self, name: str) -> None:
@@ -58,12 +61,14 @@ class FakeApiserver:
         return {"metadata": metadata, "addressType": "IPv4", "endpoints": [], **fields}
 
     def _tell(self, what: str, each: dict[str, Any]) -> None:
-        self._send({"type": what, "object": each})
+        self._events.append((self.version, self._send({"type": what, "object": each})))
 
-    def _send(self, event: dict[str, Any]) -> None:
+    def _send(self, event: dict[str, Any]) -> bytes:
         line = json.dumps(event).encode() + b"\n"
+        chunk = b"%x\r\n%s\r\n" % (len(line), line)
         for writer in self._watchers:
-            writer.write(b"%x\r\n%s\r\n" % (len(line), line))
+            writer.write(chunk)
+        return chunk
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -81,6 +86,8 @@ class FakeApiserver:
             _reply(writer, code, {"kind": "Status", "code": code, "message": "no"})
         elif "watch" in query:
             writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            since = int(query["resourceVersion"][0])
+            writer.writelines(chunk for version, chunk in self._events if version > since)
             self._watchers.append(writer)
         else:
             self.lists += 1

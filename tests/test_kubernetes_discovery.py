@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from lightkube.config.models import Cluster, User
 from lightkube.models.discovery_v1 import EndpointSlice
 
 from proto.errors import InvalidFile
-from router.discovery import endpoint_slices
 from router.discovery.endpoint_slices import EndpointSlices, serving_addresses
 from router.discovery.kubernetes import open_kubernetes
 from tests.fake_apiserver import FakeApiserver, endpoint, fake_apiserver
@@ -20,6 +20,7 @@ from tests.fake_replica import FakeReplica, replicas
 from tests.live_router import live_router, until
 from tests.test_router_metrics import samples
 
+UNREADY_S = 0.3
 PORTS = [{"name": "metrics", "port": 29001}, {"name": "grpc", "port": 30001}]
 
 
@@ -45,23 +46,24 @@ class Followed:
         await until(lambda: self.apiserver.watchers == 1, 4.0, "a watch")
 
 
-@pytest.fixture(autouse=True)
-def soon_unready(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_slices, "UNREADY_S", 1.0)
-
-
-@pytest.fixture
-async def followed() -> AsyncIterator[Followed]:
+@asynccontextmanager
+async def following(**times_s: float) -> AsyncIterator[Followed]:
     async with fake_apiserver() as (apiserver, url):
         client = client_of(url)
         slices = EndpointSlices(
-            client, service="llm", namespace="ns", port_name="grpc", rng=random.Random(0)
+            client, service="llm", namespace="ns", port_name="grpc", rng=random.Random(0), **times_s
         )
         task = asyncio.create_task(slices.follow())
         yield Followed(apiserver, slices)
         task.cancel()
         await asyncio.wait([task])
         await client.aclose()
+
+
+@pytest.fixture
+async def followed() -> AsyncIterator[Followed]:
+    async with following(unready_s=UNREADY_S) as followed:
+        yield followed
 
 
 async def test_endpoints_come_and_go_as_their_slices_say(followed: Followed) -> None:
@@ -94,34 +96,23 @@ async def test_who_is_not_ready_goes_and_who_terminates_stays_until_it_is_gone(
     await followed.shows()
 
 
-async def test_when_one_after_the_other_is_no_longer_ready_they_stay_while_they_are_there(
+async def test_while_the_apiserver_is_away_nobody_leaves_for_not_being_ready(
     followed: Followed,
 ) -> None:
-    """As after an outage of the apiserver, when no node was heard of, and as they come back."""
+    """Nor at once when it is back: it may not have heard of anybody yet."""
     await followed.watches()
-    hosts = [f"10.0.0.{number}" for number in (1, 2)]
-
-    def put(*ready: str) -> None:
-        followed.put(*(endpoint(host, ready=host in ready) for host in hosts))
-
-    put(*hosts)
-    await followed.shows(*hosts)
-    for ready in (hosts[1:], [], hosts[:1], hosts):
-        put(*ready)
-        await asyncio.sleep(0.3)
-        await followed.shows(*hosts, timeout_s=0.1)
-    put()
-    await asyncio.sleep(endpoint_slices.UNREADY_S + 0.5)
-    await followed.shows(*hosts, timeout_s=0.1)
-    put(*hosts[:1])
-    await asyncio.sleep(0.3)
-    await followed.shows(*hosts, timeout_s=0.1)
-    put()
-    await asyncio.sleep(0.3)
-    followed.put(endpoint(hosts[1], ready=False))
-    await followed.shows(hosts[1])
-    followed.apiserver.delete("a")
-    await followed.shows()
+    followed.put(endpoint("10.0.0.1"), endpoint("10.0.0.2"))
+    await followed.shows("10.0.0.1", "10.0.0.2")
+    followed.apiserver.refuses = 503  # whoever watches is not cut off
+    followed.put(endpoint("10.0.0.1"), endpoint("10.0.0.2", ready=False))
+    await until(lambda: followed.slices.errors >= 4, 8.0, "it is asked in vain")
+    await followed.shows("10.0.0.1", "10.0.0.2", timeout_s=0.1)
+    lists = followed.apiserver.lists
+    followed.apiserver.refuses = 0
+    await until(lambda: followed.apiserver.lists > lists, 8.0, "all is read anew")
+    await until(lambda: followed.slices.up is True, 4.0, "it is back")
+    await followed.shows("10.0.0.1", "10.0.0.2", timeout_s=0.1)
+    await followed.shows("10.0.0.1")
 
 
 async def test_an_evicted_pod_without_an_address_is_no_ghost(followed: Followed) -> None:
@@ -132,17 +123,14 @@ async def test_an_evicted_pod_without_an_address_is_no_ghost(followed: Followed)
     await followed.shows("10.0.0.2")
 
 
-async def test_what_no_event_has_told_shows_when_all_is_read_anew(
-    followed: Followed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await followed.watches()
-    followed.put(endpoint("10.0.0.1"))
-    await followed.shows("10.0.0.1")
-    monkeypatch.setattr(endpoint_slices, "RESYNC_S", 0.2)
-    followed.apiserver.lose("a")
-    followed.apiserver.hang_up()
-    await followed.shows()
-    assert followed.slices.up
+async def test_what_no_event_has_told_shows_when_all_is_read_anew() -> None:
+    async with following(resync_s=0.2) as followed:
+        await followed.watches()
+        followed.put(endpoint("10.0.0.1"))
+        await followed.shows("10.0.0.1")
+        followed.apiserver.lose("a")
+        await followed.shows()
+        assert followed.slices.up
 
 
 async def test_a_watch_too_old_is_begun_anew_at_once(
@@ -273,18 +261,14 @@ async def test_a_router_serves_with_the_replicas_of_a_service(
         )
         monkeypatch.setenv("KUBECONFIG", str(config))
 
-        def put(*members: Any) -> None:
-            for replica in (r0, r1):
-                host, port = replica.address.split(":")
-                endpoints = [endpoint(host, ready=replica in members)]
-                ports = [{"name": "grpc", "port": int(port)}]
-                apiserver.put(replica.id, endpoints=endpoints, ports=ports)
-
-        put(r0, r1)
+        for replica in (r0, r1):
+            host, port = replica.address.split(":")
+            ports = [{"name": "grpc", "port": int(port)}]
+            apiserver.put(replica.id, endpoints=[endpoint(host)], ports=ports)
         settings = {"discovery": "kubernetes", "kubernetes_service": "llm"}
         async with live_router(redis_url, **settings) as router:
             await router.synced(r0, r1)
-            put(r0)
+            apiserver.delete(r1.id)
             await until(lambda: list(router.parts.fleet.members) == [r0.id], 5.0, "r1 left")
             answer = await router.generate([1, 2, 3])
             assert answer.replica == r0.id

@@ -13,7 +13,7 @@ from proto.errors import InvalidFile
 from proto.prefixlb.v1.inference_pb2 import ChatMessage, ChatPrompt
 from proto.span_export import FLUSH_S, LAST_S, PERIOD_S
 from proto.traced import Caller, caller_of
-from proto.tracing import ALL_IDS, ENDPOINTS, Sampling, Tracing, read_tracing
+from proto.tracing import ALL_IDS, ENDPOINTS, Sampling, Tracing, find_tracing, read_tracing
 from tests.collector import WHOLE, Span, collector
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
@@ -332,6 +332,45 @@ async def test_a_router_without_the_packages_says_which_they_are(
     with pytest.raises(InvalidFile, match=r"--otlp-traces-endpoint: .*prefixlb\[traces\]"):
         async with live_router(redis_url, otlp_traces_endpoint="http://127.0.0.1:1"):
             pass
+
+
+@pytest.mark.parametrize(
+    ("asked_by", "environment", "told"),
+    [
+        (ENDPOINTS[1], {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, "sent by grpc alone"),
+        (ENDPOINTS[0], {"OTEL_TRACES_SAMPLER": "xray"}, "OTEL_TRACES_SAMPLER is xray"),
+        (ENDPOINTS[1], {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, "spans cannot be sent to"),
+    ],
+)
+async def test_an_environment_meant_for_others_stops_no_router(
+    redis_url: str,
+    asked_by: str,
+    environment: dict[str, str],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name, value in {asked_by: "http://127.0.0.1:1", **environment}.items():
+        monkeypatch.setenv(name, value)
+    r0 = FakeReplica("r0", redis_url)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        await router.generate([1])
+        assert r0.served and "traceparent" not in r0.served[0].metadata
+    (line,) = [each for each in caplog.messages if "traces" in each]
+    assert f"asked_by={asked_by}" in line and told in line
+
+
+def test_an_environment_that_wants_traces_gets_them_only_with_the_packages(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment = {ENDPOINTS[1]: "http://127.0.0.1:1"}
+    assert find_tracing("", environment) == read_tracing("http://127.0.0.1:1", {})
+    assert not caplog.messages
+    monkeypatch.setitem(sys.modules, "proto.span_export", None)
+    assert find_tracing("", environment) is None
+    assert f"asked_by={ENDPOINTS[1]}" in caplog.text and "prefixlb[traces]" in caplog.text
+    assert "--otlp-traces-endpoint" not in caplog.text
 
 
 def test_flag_and_environment_say_what_is_traced() -> None:

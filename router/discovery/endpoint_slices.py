@@ -11,6 +11,7 @@ from lightkube.models.discovery_v1 import Endpoint
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 from router.backoff import pauses
+from router.discovery.readiness import UNREADY_S, Readiness
 
 log = logging.getLogger(__name__)
 
@@ -20,12 +21,8 @@ RESYNC_S = 60.0
 RETRY_S = 5.0
 """Between two attempts at most, however long the apiserver is away."""
 
-UNREADY_S = 15.0
-"""Who was ready leaves after so long of being not ready while others are. After an outage of its
-own Kubernetes has heard of no node for a while, and takes some or all of their pods for not ready,
-until each kubelet says otherwise, which it does every 10 s. Whether they answer is meanwhile for
-their health to say.
-"""
+REREAD_S = 1.0
+"""After so long at least all is read anew to see who has not become ready: many leave together."""
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 
@@ -44,7 +41,8 @@ FORBIDDEN = 403
 class EndpointSlices:
     """Lists and watches, as Kubernetes' own clients do.
 
-    While the apiserver is away what was last read stands.
+    While the apiserver is away what was last read stands, and nobody leaves: who has not been ready
+    for long goes when all is read anew, which shows whether it is known of at all.
     """
 
     def __init__(
@@ -55,19 +53,23 @@ class EndpointSlices:
         namespace: str,
         port_name: str,
         rng: random.Random,
+        unready_s: float = UNREADY_S,
+        resync_s: float = RESYNC_S,
     ) -> None:
-        """`port_name`: the port of the Service on which replicas serve gRPC."""
+        """`port_name`: the port of the Service on which replicas serve gRPC. `unready_s`: who was
+        ready leaves after so long of not being it; `resync_s`: all is read anew after so long.
+        """
         self._client = client
         self._namespace = namespace
         self._service = service
         self._port_name = port_name
         self._rng = rng
+        self._resync_s = resync_s
+        self._readiness = Readiness(unready_s)
         self._slices: dict[str, EndpointSlice] = {}
         self.addresses: list[str] | None = None
         """host:port of the endpoints that serve, sorted; None until they were read."""
         self.changed = asyncio.Event()
-        self._unready_since_s: dict[str, float] = {}
-        """Of those of `addresses` that are not ready, while somebody is."""
         self.up: bool | None = None
         """Whether the apiserver answers; None until it was asked."""
         self.errors = 0
@@ -91,8 +93,7 @@ class EndpointSlices:
         away, which shows when all is read.
         """
         try:
-            async with asyncio.timeout(RESYNC_S):
-                await self._watch(since)
+            await self._watch(since)
         except TimeoutError:
             retry = pauses(self._rng, most_s=RETRY_S)
         except (httpx2.TransportError, httpx2.HTTPStatusError) as error:
@@ -119,38 +120,43 @@ class EndpointSlices:
         return str(listed.resourceVersion)
 
     async def _watch(self, since: str) -> None:
+        """Raises TimeoutError when all is to be read anew."""
         changes = self._client.watch(
             EndpointSlice,
             namespace=self._namespace,
             labels={SERVICE_LABEL: self._service},
             resource_version=since,
         )
-        async for what, each in changes:
-            if what == "DELETED":
-                self._slices.pop(_name(each), None)
-            else:
-                self._slices[_name(each)] = each
-            self._tell()
+        began_s = asyncio.get_running_loop().time()
+        async with asyncio.timeout_at(self._ends_at_s(began_s)) as watching:
+            async for what, each in changes:
+                if what == "DELETED":
+                    self._slices.pop(_name(each), None)
+                else:
+                    self._slices[_name(each)] = each
+                self._tell()
+                watching.reschedule(self._ends_at_s(began_s))
+
+    def _ends_at_s(self, began_s: float) -> float:
+        """Of a watch."""
+        leaves_at_s = max(began_s + REREAD_S, self._readiness.next_leaves_at_s)
+        return min(began_s + self._resync_s, leaves_at_s)
 
     def _tell(self) -> None:
         slices = self._slices.values()
-        ready = serving_addresses(slices, self._port_name)
-        there = serving_addresses(slices, self._port_name, ready_or_not=True)
-        now_s = asyncio.get_running_loop().time()
-        unready = {each for each in self.addresses or () if each in there and each not in ready}
-        since_s, kept = {}, unready
-        if ready:  # while nobody is, nobody's time runs
-            since_s = {each: self._unready_since_s.get(each, now_s) for each in unready}
-            kept = {each for each, began_s in since_s.items() if now_s - began_s < UNREADY_S}
-            if kept:
-                asyncio.get_running_loop().call_later(UNREADY_S + 0.01, self._tell)
-        self._unready_since_s = since_s
-        if self.addresses is None or {*ready, *kept} != {*self.addresses}:
-            self.addresses = sorted({*ready, *kept})
+        served = self._readiness.serving(
+            self.addresses or (),
+            ready=serving_addresses(slices, self._port_name),
+            there=serving_addresses(slices, self._port_name, ready_or_not=True),
+            now_s=asyncio.get_running_loop().time(),
+        )
+        if self.addresses is None or served != {*self.addresses}:
+            self.addresses = sorted(served)
             self.changed.set()
 
     def _failed(self, error: Exception) -> None:
         self.errors += 1
+        self._readiness.begin_anew()
         if self.up is not False:
             why = f"{type(error).__name__}: {error}"
             if isinstance(error, httpx2.HTTPStatusError) and _code(error) == FORBIDDEN:

@@ -25,7 +25,7 @@ from router.cli.redis_server import free_ports, redis_command
 from tests.bench.delta_path import Arrival
 from tests.tiny_model import write_tiny_model
 
-WORKERS = 6
+CLIENTS = 6
 PAUSE_S = 0.1
 TURN_TOKENS, MAX_TOKENS, ANSWER_TOKENS = 64, 768, 16
 START_TIMEOUT_S = 120.0
@@ -195,4 +195,4 @@ async def converse(address: str, *, vocabulary: int, seed: int, seconds: float) 
                     prompt += answer.token_ids
                     await asyncio.sleep(rng.uniform(0, 2 * PAUSE_S))
 
-    await asyncio.gather(*(one(random.Random(f"{seed} {n}")) for n in range(WORKERS)))
+    await asyncio.gather(*(one(random.Random(f"{seed} {n}")) for n in range(CLIENTS)))

@@ -14,7 +14,7 @@ from proto.client import AsyncClient
 from proto.credentials import IN_CLEAR, Credentials
 from proto.errors import LBError
 
-WORKERS = int(os.environ["WORKERS"])
+CLIENTS = int(os.environ["CLIENTS"])
 TOPICS = ("rivers", "bridges", "tea", "bicycles", "omelettes", "lighthouses", "chess", "rain")
 TIMEOUT_S = 120.0
 
@@ -33,7 +33,7 @@ async def main() -> None:
     replicas: Counter[str] = Counter()
     cached = prompt = 0
 
-    async def work(rng: random.Random) -> None:
+    async def ask(rng: random.Random) -> None:
         nonlocal answered, first_s, cached, prompt
         async with AsyncClient(os.environ["PREFIXLB_ROUTER"], credentials()) as client:
             while True:
@@ -58,8 +58,8 @@ async def main() -> None:
                 await asyncio.sleep(rng.uniform(0, 0.2))
 
     async with asyncio.TaskGroup() as tasks:
-        for number in range(WORKERS):
-            tasks.create_task(work(random.Random(number)))
+        for number in range(CLIENTS):
+            tasks.create_task(ask(random.Random(number)))
         while True:
             await asyncio.sleep(1.0)
             told = {"answered": answered, "first_s": first_s, "failed": failed}

@@ -11,7 +11,7 @@ from tests.chart import Object
 from tests.kube.release import Release, restricted_pod
 
 SCRIPT = Path(__file__).parent / "load.py"
-WORKERS = int(os.environ.get("PREFIXLB_TEST_WORKERS", "4"))
+CLIENTS = int(os.environ.get("PREFIXLB_TEST_CLIENTS", "4"))
 BLOCK_TOKENS = 16
 
 WINDOW = 20
@@ -69,7 +69,7 @@ class Load:
 def loaded(release: Release, *, tls_secret: str = "") -> Iterator[Load]:
     """A pod that begins to ask, routers or not. `tls_secret`: what it knows of TLS."""
     files = "/etc/prefixlb/tls"
-    environment = {"WORKERS": str(WORKERS), "PREFIXLB_ROUTER": release.router}
+    environment = {"CLIENTS": str(CLIENTS), "PREFIXLB_ROUTER": release.router}
     volumes: list[Object] = [{"name": "load", "configMap": {"name": "load"}}]
     mounts = [{"name": "load", "mountPath": "/load"}]
     if tls_secret:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.kube.release import FULLNAME, REPLICAS, ROUTERS, Release
-from tests.kube.steady_load import WORKERS, steadily_loaded
+from tests.kube.steady_load import CLIENTS, steadily_loaded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -70,7 +70,7 @@ def test_a_replica_out_of_memory_fails_what_it_had_begun_to_answer_and_nothing_e
         (container,) = pod["status"]["containerStatuses"]
         return str(container["lastState"].get("terminated", {}).get("reason"))
 
-    with steadily_loaded(release, may_fail=WORKERS) as load:
+    with steadily_loaded(release, may_fail=CLIENTS) as load:
         release.cluster.kubectl(
             *("-n", release.namespace, "exec", FIRST, "--", "python3", "-c", TAKE_ALL_MEMORY),
             check=False,
