@@ -102,11 +102,7 @@ impl Index {
     /// many it held of those that are dropped, and whether there is more to do, before anything else is done to the
     /// index but an [`errand`](Self::errand). Leaves what remains of the range.
     pub fn remove_step(&mut self, replica: ReplicaId, left: &mut Removed) -> (u64, bool) {
-        if let Some(run) = self.touched.pop() {
-            if self.runs[run].is_alive() {
-                let next = self.settle_step(run);
-                self.touched.extend(next);
-            }
+        if self.settle_touched() {
             let goes_on = left.count > 0 || !self.touched.is_empty();
             if !goes_on {
                 self.forget_excess(); // what was cut takes more than it did
@@ -212,15 +208,25 @@ impl Index {
             *from = to;
             return (held, true);
         }
-        let last = self.touched.len().saturating_sub(STEP);
-        for run in self.touched.split_off(last) {
-            // Settling one may take in or forget others; those need no more.
-            if self.runs[run].is_alive() {
-                self.settle(run);
-            }
+        self.settle_touched();
+        let goes_on = !self.touched.is_empty();
+        if !goes_on {
+            self.forget_excess();
         }
-        self.forget_excess();
-        (held, !self.touched.is_empty())
+        (held, goes_on)
+    }
+
+    /// Settles a run of those touched, as far as one step goes; false if there is none.
+    fn settle_touched(&mut self) -> bool {
+        let Some(run) = self.touched.pop() else {
+            return false;
+        };
+        // Settling one may take in or forget others; those need no more.
+        if self.runs[run].is_alive() {
+            let next = self.settle_step(run);
+            self.touched.extend(next);
+        }
+        true
     }
 
     fn last_of(&self, run: RunId) -> At {

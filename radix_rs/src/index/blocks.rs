@@ -45,7 +45,7 @@ pub(crate) struct Blocks {
 }
 
 /// What is to be done with the locator alone, while others may read the index.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Errand {
     locator: Locator,
     blocks: usize,

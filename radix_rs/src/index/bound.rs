@@ -41,7 +41,10 @@ impl Index {
             && let Some(run) = self.next_to_forget()
         {
             self.forget_end(run);
-            if let Some(mut errand) = self.blocks.errand(None) {
+            // What is not needed for the bound can wait until nobody does.
+            if self.size_bytes() > self.max_bytes
+                && let Some(mut errand) = self.blocks.errand(None)
+            {
                 errand.run();
                 self.blocks.done(errand);
             }

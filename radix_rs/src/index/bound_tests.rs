@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use super::step_tests::{Change, in_steps};
 use super::tests::{Forest, chain, forest};
 use super::{Index, Matches, ReplicaId, ReplicaSet, Tally};
 use crate::chain::NO_PARENT;
@@ -70,6 +71,16 @@ impl Fleet {
         }
     }
 
+    /// In steps, after each of which the locator is away for a while.
+    fn tell(&mut self, replica: usize, change: &Change) -> u64 {
+        in_steps(&mut self.index, self.ids[replica], change, |index| {
+            if let Some(mut errand) = index.errand() {
+                errand.run();
+                index.done(errand);
+            }
+        })
+    }
+
     fn store(&mut self, replica: usize, block: usize) {
         let path = self.forest.path(block);
         let held = &mut self.held[replica];
@@ -80,8 +91,8 @@ impl Fleet {
             .checked_sub(1)
             .map_or(NO_PARENT, |b| Forest::hash(path[b]));
         if self.is_told {
-            let stored = self.index.store(self.ids[replica], parent, &hashes);
-            assert_eq!(stored, hashes.len() as u64);
+            let count = hashes.len() as u64;
+            assert_eq!(self.tell(replica, &Change::Store { parent, hashes }), count);
         }
     }
 
@@ -100,8 +111,10 @@ impl Fleet {
         if let Some(range) = Removed::of(&gone)
             && self.is_told
         {
-            let removed = self.index.remove(self.ids[replica], &range);
-            assert_eq!(removed, gone.len() as u64);
+            assert_eq!(
+                self.tell(replica, &Change::Remove(range)),
+                gone.len() as u64
+            );
         }
     }
 
@@ -122,7 +135,7 @@ impl Fleet {
             Op::Clear { replica } => {
                 let held = std::mem::take(&mut self.held[replica]).len() as u64;
                 if self.is_told {
-                    assert_eq!(self.index.clear(self.ids[replica]), held);
+                    assert_eq!(self.tell(replica, &Change::Clear), held);
                 }
             }
             Op::Match { block } => _ = matches(&self.index, &self.forest.chain(block % blocks)),

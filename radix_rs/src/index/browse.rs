@@ -5,7 +5,7 @@ use super::run::{Run, RunId, Tick};
 use super::{Index, ReplicaId};
 
 /// Runs that a step looks at for names; in tests so few that it takes many.
-const LOOKS: usize = if cfg!(test) { 2 } else { 256 };
+const LOOKS: usize = if cfg!(test) { 2 } else { 64 };
 
 /// Runs looked at below a branch, to say what hangs there.
 pub(super) const BELOW: usize = if cfg!(test) { 4 } else { 64 };

@@ -69,7 +69,8 @@ pub(crate) use walk::{bisect, common};
 
 use apply::{Recent, Sought};
 use arena::Arena;
-use blocks::{At, Blocks, Errand};
+pub(crate) use blocks::Errand;
+use blocks::{At, Blocks};
 use queue::Queue;
 use run::{RunId, Tick};
 use starts::Starts;

@@ -11,7 +11,7 @@ const REPLICAS: usize = 3;
 
 /// A change of one replica's blocks.
 #[derive(Debug)]
-enum Change {
+pub(super) enum Change {
     Store { parent: u64, hashes: Vec<u64> },
     Remove(Removed),
     Clear,
@@ -54,40 +54,57 @@ impl Watched<'_> {
     }
 
     fn apply(&mut self, id: ReplicaId, change: &Change) -> u64 {
-        let mut changed = 0;
-        match change {
-            Change::Store { parent, hashes } => {
-                let mut parent = *parent;
-                for piece in hashes.chunks(3) {
-                    if self.index.seek_parent(id, parent) {
-                        self.look();
-                    }
-                    changed += self.index.store_step(id, parent, piece);
-                    self.look();
-                    parent = piece[piece.len() - 1];
-                }
-            }
-            Change::Remove(range) => {
-                let (mut left, mut goes_on) = (*range, true);
-                while goes_on {
-                    let (gone, more) = self.index.remove_step(id, &mut left);
-                    changed += gone;
-                    goes_on = more;
-                    self.look();
-                }
-            }
-            Change::Clear => {
-                let (mut from, mut goes_on) = (0, true);
-                while goes_on {
-                    let (held, more) = self.index.clear_step(id, &mut from);
-                    changed += held;
-                    goes_on = more;
-                    self.look();
-                }
-            }
-        }
+        let mut index = std::mem::take(&mut self.index);
+        let changed = in_steps(&mut index, id, change, |index| {
+            std::mem::swap(&mut self.index, index);
+            self.look();
+            std::mem::swap(&mut self.index, index);
+        });
+        self.index = index;
         changed
     }
+}
+
+/// How many blocks came or went. `after_step` is to do the errand, if one is due.
+pub(super) fn in_steps(
+    index: &mut Index,
+    id: ReplicaId,
+    change: &Change,
+    mut after_step: impl FnMut(&mut Index),
+) -> u64 {
+    let mut changed = 0;
+    match change {
+        Change::Store { parent, hashes } => {
+            let mut parent = *parent;
+            for piece in hashes.chunks(3) {
+                if index.seek_parent(id, parent) {
+                    after_step(index);
+                }
+                changed += index.store_step(id, parent, piece);
+                after_step(index);
+                parent = piece[piece.len() - 1];
+            }
+        }
+        Change::Remove(range) => {
+            let (mut left, mut goes_on) = (*range, true);
+            while goes_on {
+                let (gone, more) = index.remove_step(id, &mut left);
+                changed += gone;
+                goes_on = more;
+                after_step(index);
+            }
+        }
+        Change::Clear => {
+            let (mut from, mut goes_on) = (0, true);
+            while goes_on {
+                let (held, more) = index.clear_step(id, &mut from);
+                changed += held;
+                goes_on = more;
+                after_step(index);
+            }
+        }
+    }
+    changed
 }
 
 fn apply_whole(index: &mut Index, id: ReplicaId, change: &Change) -> u64 {
@@ -98,13 +115,35 @@ fn apply_whole(index: &mut Index, id: ReplicaId, change: &Change) -> u64 {
     }
 }
 
+/// What kind, of which replica, which block's path, and from where on.
+type Drawn = (u32, usize, usize, usize);
+
+fn events() -> impl Strategy<Value = Vec<Drawn>> {
+    let drawn = (0..9u32, 0..REPLICAS, any::<usize>(), any::<usize>());
+    prop::collection::vec(drawn, 0..40)
+}
+
+fn change(forest: &Forest, (kind, replica, block, from): Drawn) -> (usize, Change) {
+    let path = forest.chain(block % forest.parents.len());
+    let from = from % path.len();
+    let change = match kind {
+        0..5 => Change::Store {
+            parent: from.checked_sub(1).map_or(NO_PARENT, |before| path[before]),
+            hashes: path[from..].to_vec(),
+        },
+        5..8 => Change::Remove(Removed::of(&path[from..]).unwrap()),
+        _ => Change::Clear,
+    };
+    (replica, change)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn between_two_steps_a_match_sees_what_is_between_before_and_after_the_event(
         forest in forest(),
-        events in prop::collection::vec((0..9u32, 0..REPLICAS, any::<usize>(), any::<usize>()), 0..40),
+        events in events(),
     ) {
         let mut whole = Index::default();
         let mut watched = Watched { forest: &forest, index: Index::default(), ids: Vec::new(), seen: Vec::new() };
@@ -112,17 +151,8 @@ proptest! {
             watched.ids.push(watched.index.add_replica());
             whole.add_replica();
         }
-        for (kind, replica, block, from) in events {
-            let path = forest.chain(block % forest.parents.len());
-            let from = from % path.len();
-            let change = match kind {
-                0..5 => Change::Store {
-                    parent: from.checked_sub(1).map_or(NO_PARENT, |before| path[before]),
-                    hashes: path[from..].to_vec(),
-                },
-                5..8 => Change::Remove(Removed::of(&path[from..]).unwrap()),
-                _ => Change::Clear,
-            };
+        for event in events {
+            let (replica, change) = change(&forest, event);
             let id = watched.ids[replica];
             let before = watched.matches();
             prop_assert_eq!(watched.apply(id, &change), apply_whole(&mut whole, id, &change));

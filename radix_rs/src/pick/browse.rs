@@ -32,29 +32,25 @@ impl Router {
         limit: usize,
     ) -> Result<Branches, RouterError> {
         let _unchanged = self.between_batches();
+        let id = self.core().fleet.find(name)?;
         let mut listing = Listing::new(below, from, limit);
         let mut steps = 0;
         let mut listed = Ok(true);
         self.go_on(|core| {
-            let step = |id| {
-                let stepped = core.index.list_step(id, &mut listing);
-                stepped.map_err(|NoBranch(block)| RouterError::UnknownBranch {
-                    replica: name.to_owned(),
-                    block,
-                })
-            };
-            // Looked up each time: between two steps it may have left.
-            listed = core.fleet.find(name).and_then(step);
+            listed = core.index.list_step(id, &mut listing);
             steps += 1;
             steps < STEPS && matches!(listed, Ok(true))
         });
-        listed?;
+        listed.map_err(|NoBranch(block)| RouterError::UnknownBranch {
+            replica: name.to_owned(),
+            block,
+        })?;
         let mut branches = Vec::with_capacity(listing.found.len());
         let mut left = listing.found.iter();
         let mut clock = 0;
         self.go_on(|core| {
             clock = core.index.clock();
-            let (Some(&first), Ok(id)) = (left.next(), core.fleet.find(name)) else {
+            let Some(&first) = left.next() else {
                 return false;
             };
             branches.extend(core.index.branch(id, first));

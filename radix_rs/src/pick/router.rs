@@ -11,7 +11,7 @@ use super::turns::Turns;
 use crate::chain::{HashKey, extend_chain, namespace_seed};
 use crate::delta::Load;
 use crate::error::RouterError;
-use crate::index::{Matches, ReplicaId};
+use crate::index::{Errand, Matches, ReplicaId};
 
 /// What a router is made with.
 #[derive(Clone)]
@@ -58,6 +58,20 @@ pub struct Router {
     batches: Mutex<()>,
 }
 
+/// What is done for the index without the lock. It comes back even if that panics: without it no batch could be
+/// applied any more.
+struct Away<'a> {
+    router: &'a Router,
+    errand: Errand,
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        let errand = std::mem::take(&mut self.errand);
+        self.router.core().index.done(errand);
+    }
+}
+
 impl Router {
     /// A router without replicas.
     pub fn new(settings: &Settings) -> Self {
@@ -86,15 +100,12 @@ impl Router {
             let errand = core.index.errand();
             if errand.is_some() || self.core.is_wanted() {
                 drop(core);
-                let errand = errand.map(|mut errand| {
-                    errand.run();
-                    errand
-                });
+                if let Some(errand) = errand {
+                    let router = self;
+                    Away { router, errand }.errand.run();
+                }
                 self.core.give_way();
                 core = self.core();
-                if let Some(errand) = errand {
-                    core.index.done(errand);
-                }
             }
         }
     }
