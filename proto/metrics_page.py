@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from typing import Any
@@ -35,16 +35,15 @@ that waits would end the polling at once, again and again."""
 SILENCE_S = 10.0
 """Between two log lines about that."""
 
-STALLED_S = 30.0
-"""A client that neither sends nor takes anything for so long is given up."""
+MAX_CONNECTIONS = 64
+"""At a time: the oldest makes way for one more, so that nobody can use up the process' threads and
+file descriptors, or keep scrapes and probes out.
+"""
+
+LIFE_S = 30.0
+"""Of a connection, which brings one request: who asks or reads more slowly is given up."""
 
 MAX_QUERY_FIELDS = 16
-
-LARGE_BODIES = 2
-"""Of these so many are held at a time: read and parsed, each may take hundreds of MiB."""
-
-SMALL_BYTES = 2**16
-"""Up to so many a body is not large, and always read."""
 
 DROP_S = 5.0
 """How long the body of who is refused is waited for."""
@@ -60,10 +59,9 @@ class Handler(MetricsHandler):
     other one is the metrics.
     """
 
-    timeout = STALLED_S
+    timeout = LIFE_S
     health: HealthAnswers | None = None
     site: Site | None = None
-    large_bodies: threading.BoundedSemaphore
 
     def do_GET(self) -> None:
         if self.site and self.site.has(self._path):
@@ -84,17 +82,11 @@ class Handler(MetricsHandler):
         length = self._admitted(self.site)
         if isinstance(length, Answer):
             self._refuse(length)
-        elif length <= SMALL_BYTES:
-            self._send(self._ask(self.site, self.rfile.read(length)))
-        elif self.large_bodies.acquire(blocking=False):
-            try:
-                answer = self._ask(self.site, self.rfile.read(length))
-            finally:
-                self.large_bodies.release()
-            self._send(answer)
         else:
-            said = f"{LARGE_BODIES} bodies of over {SMALL_BYTES} bytes are in work, try again later"
-            self._refuse(_error(HTTPStatus.TOO_MANY_REQUESTS, said))
+            body = self.rfile.read(length)
+            if len(body) < length:
+                raise ConnectionAbortedError("the body broke off")
+            self._send(self._ask(self.site, body))
 
     @property
     def _path(self) -> str:
@@ -103,9 +95,10 @@ class Handler(MetricsHandler):
 
     def _admitted(self, site: Site) -> int | Answer:
         """How many bytes were posted, unless it is too much for who posts it."""
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdecimal() and len(length) < 20):
-            return _error(HTTPStatus.LENGTH_REQUIRED, "a body needs its Content-Length")
+        length, *more = self.headers.get_all("Content-Length", [""])
+        is_number = length.isascii() and length.isdecimal() and len(length) < 20
+        if not is_number or more or "Transfer-Encoding" in self.headers:
+            return _error(HTTPStatus.LENGTH_REQUIRED, "a body needs one Content-Length")
         admitted = site.admits(self._asked({}))
         if isinstance(admitted, Answer):
             return admitted
@@ -163,6 +156,7 @@ class Page(ThreadingHTTPServer):
     """Answers scrapes and outlives those that break off."""
 
     daemon_threads = True
+    request_queue_size = 2 * MAX_CONNECTIONS
 
     def __init__(
         self,
@@ -179,12 +173,10 @@ class Page(ThreadingHTTPServer):
         self._clock = clock
         self._sleep = sleep
         self._quiet_until_s = float("-inf")
-        parts = {
-            "registry": registry,
-            "health": health,
-            "site": site,
-            "large_bodies": threading.BoundedSemaphore(LARGE_BODIES),
-        }
+        self._ends_s: dict[Any, float] = {}
+        """Of each connection, the oldest first."""
+        self._lock = threading.Lock()
+        parts = {"registry": registry, "health": health, "site": site}
         super().__init__(address, type("Handler", (Handler,), parts))
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -196,6 +188,31 @@ class Page(ThreadingHTTPServer):
                 log.error("metrics page cannot accept connections why=%r", str(error))
             self._sleep(PAUSE_S)
             raise  # the server's loop goes on
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._ends_s) >= MAX_CONNECTIONS:
+                self._end(next(iter(self._ends_s)))
+            self._ends_s[request] = self._clock() + LIFE_S
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Called again and again, connections or not."""
+        now_s = self._clock()
+        with self._lock:
+            for request in [each for each, ends_s in self._ends_s.items() if ends_s <= now_s]:
+                self._end(request)
+
+    def close_request(self, request: Any) -> None:
+        with self._lock:
+            self._ends_s.pop(request, None)
+        super().close_request(request)
+
+    def _end(self, request: Any) -> None:
+        """Its thread sees that, and closes it."""
+        del self._ends_s[request]
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exception()

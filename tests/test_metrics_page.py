@@ -8,9 +8,9 @@ import socket
 import struct
 import threading
 import time
+from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTPException
-from queue import SimpleQueue
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -22,10 +22,10 @@ from prometheus_client import CollectorRegistry, Gauge
 from proto.errors import Unavailable
 from proto.health_answers import HealthAnswers
 from proto.metrics_page import (
-    LARGE_BODIES,
+    LIFE_S,
+    MAX_CONNECTIONS,
     PAUSE_S,
     SILENCE_S,
-    SMALL_BYTES,
     Page,
     metrics_page,
 )
@@ -129,36 +129,65 @@ async def test_a_site_has_its_own_paths_beside_the_metrics(
     assert re.fullmatch(rf"page failed error=ValueError at={re.escape(__file__)}:\d+", said)
 
 
-class Held(Echo):
-    """Takes much, and is busy with it until it may go on."""
-
-    def __init__(self) -> None:
-        self.taken = SimpleQueue[int]()
-        self.go_on = threading.Event()
-
-    def admits(self, asked: Asked) -> int | Answer:
-        return 2 * SMALL_BYTES
-
-    def answer(self, asked: Asked) -> Answer:
-        if len(asked.body) > SMALL_BYTES:
-            self.taken.put(len(asked.body))
-            self.go_on.wait(30)
-        return super().answer(asked)
+async def closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
 
 
-async def test_of_large_bodies_few_are_held_at_a_time_and_small_ones_do_not_wait() -> None:
-    small, large, site = bytes(SMALL_BYTES), bytes(SMALL_BYTES + 1), Held()
-    with metrics_page(CollectorRegistry(), "127.0.0.1", 0, site=site) as port:
-        async with asyncio.TaskGroup() as tasks:
-            held = [tasks.create_task(ask(port, "/echo", post=large)) for _ in range(LARGE_BODIES)]
-            for _ in held:
-                await asyncio.to_thread(site.taken.get, timeout=30)
-            refused = await ask(port, "/echo", post=large)
-            assert (refused.status, "again later" in refused.error) == (429, True)
-            assert (await ask(port, "/echo", post=small)).status == 200
-            site.go_on.set()
-        assert [task.result().status for task in held] == [200] * LARGE_BODIES
-        assert (await ask(port, "/echo", post=large)).status == 200
+async def test_a_body_that_breaks_off_is_no_request() -> None:
+    head = b"POST /echo HTTP/1.0\r\nHost: x\r\nContent-Length: 8\r\n\r\n"
+    with metrics_page(CollectorRegistry(), "127.0.0.1", 0, site=Echo()) as port:
+        for sent, end in ((b"12345678", b"\r\n12345678"), (b"1234", b"")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head + sent)
+            writer.write_eof()
+            answer = await reader.read()
+            assert answer.endswith(end) and bool(answer) == bool(end)
+            await closed(writer)
+
+
+@pytest.mark.parametrize("header", ["Content-Length: 5", "Transfer-Encoding: chunked"])
+async def test_a_body_has_one_length(header: str) -> None:
+    with metrics_page(CollectorRegistry(), "127.0.0.1", 0, site=Echo()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"POST /echo HTTP/1.0\r\nContent-Length: 4\r\n{header}\r\n\r\n1234".encode())
+        writer.write_eof()
+        assert b" 411 " in (await reader.read()).partition(b"\r\n")[0]
+        await closed(writer)
+
+
+async def test_who_asks_too_slowly_is_given_up() -> None:
+    clock = FakeClock()
+    with Page(("127.0.0.1", 0), socket.AF_INET, CollectorRegistry(), clock=clock) as page:
+        thread = threading.Thread(target=page.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", page.server_port)
+            async with asyncio.timeout(10):
+                while not reader.at_eof():
+                    writer.write(b"x")
+                    clock.advance(LIFE_S / 4)
+                    await asyncio.sleep(0.02)
+            await closed(writer)
+        finally:
+            await asyncio.to_thread(page.shutdown)
+            thread.join()
+
+
+async def test_a_flood_of_connections_keeps_nobody_out_and_costs_no_more_than_the_bound() -> None:
+    before = threading.active_count()
+    with metrics_page(CollectorRegistry(), "127.0.0.1", 0) as port:
+        slow = []
+        for _ in range(2 * MAX_CONNECTIONS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /")
+            slow.append((reader, writer))
+        assert (await ask(port, "/metrics")).status == 200
+        assert threading.active_count() - before <= MAX_CONNECTIONS + 8
+        assert await asyncio.wait_for(slow[0][0].read(), 10) == b""
+        for _, writer in slow:
+            await closed(writer)
 
 
 @pytest.mark.parametrize(("path", "status"), [("/echo/closed", 403), ("/echo", 413), ("/x", 405)])

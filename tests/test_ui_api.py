@@ -6,10 +6,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from proto.limits import MAX_MESSAGE_BYTES
 from proto.prefixlb.v1.admin_pb2 import ExplainRequest
 from proto.prefixlb.v1.inference_pb2 import ChatMessage
 from router.ui.api import MAX_BRANCHES
+from router.ui.site import MAX_ASKED_BYTES
 from tests.fake_replica import FakeReplica, replicas
 from tests.http_page import Page, ask
 from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
@@ -243,9 +243,9 @@ async def test_a_prompt_that_cannot_be_explained_is_refused_by_what_is_wrong(
         assert (page.status, "another site" in page.error) == (403, True)
         assert (await read(router, "explain")).status == 405
         assert (await read(router, "fleet", post={})).status == 405
-        too_long = {"Content-Length": str(MAX_MESSAGE_BYTES + 1)}
+        too_long = {"Content-Length": str(MAX_ASKED_BYTES + 1)}
         page = await read(router, "explain", post=b"", headers=too_long)
-        assert (page.status, f"at most {MAX_MESSAGE_BYTES} " in page.error) == (413, True)
+        assert (page.status, f"at most {MAX_ASKED_BYTES} " in page.error) == (413, True)
         for length in ("-1", "x", "1e3"):
             page = await read(router, "explain", post=b"", headers={"Content-Length": length})
             assert (page.status, "Content-Length" in page.error) == (411, True)

@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 
 from proto.errors import Forbidden, InvalidRequest, LBError, Unavailable
-from proto.limits import MAX_MESSAGE_BYTES
 from proto.site import Answer, Asked
 from router.ui.gate import SIGNED_OUT, Gate
 
@@ -22,6 +21,11 @@ SESSION = f"{ASKED}session"
 
 MAX_SIGN_IN_BYTES = 4096
 """Of who is not let in yet."""
+
+MAX_ASKED_BYTES = 2**20
+"""Of others: some 150,000 token ids. JSON is read by Python, which holds up all else meanwhile, so
+larger prompts are asked about by gRPC (`prefixlb explain`).
+"""
 
 HEADERS = (
     (
@@ -86,7 +90,7 @@ class StatusSite:
             gate.check(asked)
         except LBError as error:
             return _refusal(error)
-        return MAX_MESSAGE_BYTES
+        return MAX_ASKED_BYTES
 
     def _opened(self) -> Gate:
         if self._gate is None:

@@ -168,6 +168,7 @@ impl From<index::Branch> for Branch {
 }
 
 #[pyclass(frozen, get_all, module = "radix_rs")]
+#[expect(clippy::struct_field_names, reason = "as it reads in Python")]
 pub(super) struct Branches {
     branches: Vec<Branch>,
     next: Option<u64>,
