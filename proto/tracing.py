@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from proto.errors import InvalidFile
 from proto.traced import Take
@@ -72,10 +73,21 @@ def read_tracing(endpoint: str, environment: Mapping[str, str] = os.environ) -> 
     is_off = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
     if not wanted or is_off or environment.get("OTEL_TRACES_EXPORTER") == "none":
         return None
+    if not _is_address(wanted):
+        # Not the value, which may hold a password.
+        raise ValueError("expected HOST or http://HOST[:PORT], with a port from 1 to 65535")
     for name in PROTOCOLS:
         if (protocol := environment.get(name) or "grpc") != "grpc":
             raise ValueError(f"{name} is {protocol}, but spans are sent by grpc alone")
     return Tracing(wanted, _sampling(environment))
+
+
+def _is_address(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # no port, or no IPv6 address
+        return False
 
 
 def find_tracing(endpoint: str, environment: Mapping[str, str] = os.environ) -> Tracing | None:

@@ -436,3 +436,13 @@ def test_a_caller_is_who_says_so_as_the_standard_has_it() -> None:
         assert caller_of([("traceparent", wrong)]) is None, wrong
     assert caller_of([caller(), caller()]) is None
     assert caller_of(None) is None
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://a:99999", "http://a:0", "http://:4317", "http://me:secret@[a", "http://"]
+)
+def test_an_endpoint_that_is_no_address_is_refused_without_its_password(endpoint: str) -> None:
+    with pytest.raises(ValueError, match="a port from 1 to 65535") as refused:
+        read_tracing(endpoint, {})
+    assert "secret" not in str(refused.value)
+    assert find_tracing("", {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}) is None

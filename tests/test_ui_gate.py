@@ -11,7 +11,7 @@ import pytest
 from proto.errors import Forbidden, Unauthenticated
 from proto.site import Asked
 from proto.watched_files import PERIOD_S
-from router.ui.gate import COOKIE, SESSION_S, Gate
+from router.ui.gate import COOKIE, SESSION_S, TOLD_S, Gate
 from tests.fakes import FakeClock
 from tests.http_page import ask
 from tests.live_router import live_router
@@ -117,6 +117,18 @@ def test_a_session_that_somebody_wrote_is_none() -> None:
             gate.check(asked({"Cookie": f"{COOKIE}={value}"}))
     with pytest.raises(Unauthenticated):
         gate.check(asked({"Cookie": f"other={own}"}))
+
+
+def test_wrong_tokens_are_told_of_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    gate, clock = gate_of_tokens(CALLER)
+    for _ in range(3):
+        for _ in range(100):
+            with pytest.raises(Unauthenticated):
+                gate.sign_in("not this one")
+        clock.advance(TOLD_S)
+    assert [each.getMessage() for each in caplog.records] == [
+        f"wrong tokens on the status page times={times}" for times in (1, 100, 100)
+    ]
 
 
 def test_a_stale_token_locks_nobody_out_behind_the_same_address() -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import logging
 import time
 from collections.abc import Callable
 from urllib.parse import SplitResult, urlsplit
@@ -11,6 +12,8 @@ from proto.exposure import is_loopback
 from proto.site import Asked
 from router.settings import RouterSettings
 
+log = logging.getLogger(__name__)
+
 COOKIE = "prefixlb-ui"
 ATTRIBUTES = "Path=/ui; HttpOnly; SameSite=Strict"
 
@@ -19,6 +22,10 @@ SIGNED_OUT = f"{COOKIE}=; Max-Age=0; {ATTRIBUTES}"
 
 SESSION_S = 12 * 3600
 """Then the token is asked for again."""
+
+
+TOLD_S = 10.0
+"""Between two log lines about wrong tokens."""
 
 
 class Gate:
@@ -37,6 +44,8 @@ class Gate:
     ) -> None:
         self.asks_token = asks_token
         self._wall_clock = wall_clock
+        self._wrong = 0
+        self._quiet_until_s = float("-inf")
         self._tokens: list[bytes] = []
 
     def use_tokens(self, tokens: list[bytes]) -> None:
@@ -76,8 +85,16 @@ class Gate:
         # All are compared: how long it takes tells nothing about any.
         equal = [known for known in self._tokens if hmac.compare_digest(known, given)]
         if not equal:
+            self._tell_of_wrong_token()
             raise Unauthenticated("this token is not known")
         return equal[0]
+
+    def _tell_of_wrong_token(self) -> None:
+        self._wrong += 1
+        if (now_s := self._wall_clock()) >= self._quiet_until_s:
+            self._quiet_until_s = now_s + TOLD_S
+            log.warning("wrong tokens on the status page times=%d", self._wrong)
+            self._wrong = 0
 
     def _is_session(self, asked: Asked) -> bool:
         """Signed with a token that is known, so that every router with its file accepts it."""
