@@ -59,7 +59,7 @@ class Watched:
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """Two replicas and their router; a replica of another secret, which it refuses; and a router
-    over TLS that finds no replicas.
+    over TLS that finds neither replicas nor the collector of its traces.
     """
     directory = tmp_path_factory.mktemp("watched")
     tiny = directory / "tiny"
@@ -116,6 +116,7 @@ def lonely_router(cluster: LocalCluster, directory: Path) -> Child:
             *("--metrics-port", str(metrics_port), "--redis-url", cluster.redis_url),
             *("--discovery", "kubernetes", "--kubernetes-service", "llm"),
             *("--tls-cert", str(pair.cert), "--tls-key", str(pair.key)),
+            *("--otlp-traces-endpoint", f"http://127.0.0.1:{free_port()}"),
         ],
         address=f"127.0.0.1:{port}",
         metrics_url=f"http://127.0.0.1:{metrics_port}/metrics",
