@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
@@ -28,6 +28,16 @@ from proto.redis_client import checked_redis_url
 Settings = TypeVar("Settings", bound=BaseSettings)
 
 RedisUrl = Annotated[str, AfterValidator(checked_redis_url)]
+
+TracesEndpoint = Annotated[
+    str,
+    Field(
+        pattern=r"^((https?|grpc)://\S+)?$",
+        description="collector of OpenTelemetry that traces are sent to by OTLP over gRPC, such as "
+        "http://127.0.0.1:4317, https:// for TLS; default: OTEL_EXPORTER_OTLP_ENDPOINT, else none "
+        "are. OTEL_TRACES_SAMPLER says of which requests",
+    ),
+]
 
 METAVARS_BY_ENDING = {
     "_s": "SECONDS",

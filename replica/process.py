@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from proto.health_answers import HealthAnswers
 from proto.metrics_page import metrics_page
 from proto.prefixlb.v1.delta_pb2 import Lease
-from proto.tracing import Tracing
+from proto.tracing import Tracing, find_tracing
 from replica.announcement import announced, unannounced
 from replica.cache import Cache
 from replica.delta_log import DeltaLog
@@ -95,7 +95,7 @@ async def running(
         num_slots=settings.slots,
         seeds=random.Random(),
     )
-    tracing = settings.tracing
+    tracing = find_tracing(settings.otlp_traces_endpoint)
     traces = Traces(tracing.sampling, model=model_id, ids=random.Random()) if tracing else None
     inference = InferenceService(engine, reader, metrics, traces)
     tls = ServerTls(settings.tls_files, metrics) if settings.tls_cert else None

@@ -8,9 +8,9 @@ from pydantic_settings import BaseSettings, CliImplicitFlag, SettingsConfigDict
 
 from proto import settings
 from proto.logs import LogFormat
-from proto.settings import RedisUrl
+from proto.settings import RedisUrl, TracesEndpoint
 from proto.tls_files import TlsFiles, check_pairs
-from proto.tracing import Tracing, find_tracing, read_tracing
+from proto.tracing import read_tracing
 from replica.py_tree.policy import make_policy
 from replica.tree_core import CoreName, PolicyName
 from replica.tree_error import TreeError
@@ -108,13 +108,7 @@ class ReplicaSettings(BaseSettings):
     log_format: LogFormat = Field(
         "text", description="a log line: text, or a JSON object for what collects logs"
     )
-    otlp_traces_endpoint: str = Field(
-        "",
-        pattern=r"^((https?|grpc)://\S+)?$",
-        description="collector of OpenTelemetry that traces are sent to by OTLP over gRPC, such as "
-        "http://127.0.0.1:4317, https:// for TLS; default: OTEL_EXPORTER_OTLP_ENDPOINT, else none "
-        "are. OTEL_TRACES_SAMPLER says of which requests",
-    )
+    otlp_traces_endpoint: TracesEndpoint = ""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
@@ -133,10 +127,6 @@ class ReplicaSettings(BaseSettings):
         except TreeError as error:
             raise ValueError(str(error)) from error
         return self
-
-    @property
-    def tracing(self) -> Tracing | None:
-        return find_tracing(self.otlp_traces_endpoint)
 
     @model_validator(mode="after")
     def _traces_as_can_be_done(self) -> Self:

@@ -16,7 +16,7 @@ from proto.errors import InvalidFile
 from proto.health_answers import HealthAnswers
 from proto.metrics_page import metrics_page
 from proto.redis_client import open_redis
-from proto.tracing import Tracing
+from proto.tracing import Tracing, find_tracing
 from radix_rs import Plane, Router, key_check
 from router.access import Access
 from router.admin import Admin
@@ -94,7 +94,7 @@ async def running(
     `read`: reads its settings again, should they change.
     """
     metrics = Metrics(policy=settings.policy)
-    tracing = settings.tracing
+    tracing = find_tracing(settings.otlp_traces_endpoint)
     rng = random.Random()
     router = Router(
         hash_key=hash_key,

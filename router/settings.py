@@ -14,9 +14,9 @@ from pydantic_settings import (
 
 from proto import settings
 from proto.logs import LogFormat
-from proto.settings import RedisUrl
+from proto.settings import RedisUrl, TracesEndpoint
 from proto.tls_files import TlsFiles, check_pairs
-from proto.tracing import Tracing, find_tracing, read_tracing
+from proto.tracing import read_tracing
 from radix_rs import Rules
 
 USUAL = Rules()
@@ -244,13 +244,7 @@ class RouterSettings(BaseSettings):
     log_format: LogFormat = Field(
         "text", description="a log line: text, or a JSON object for what collects logs"
     )
-    otlp_traces_endpoint: str = Field(
-        "",
-        pattern=r"^((https?|grpc)://\S+)?$",
-        description="collector of OpenTelemetry that traces are sent to by OTLP over gRPC, such as "
-        "http://127.0.0.1:4317, https:// for TLS; default: OTEL_EXPORTER_OTLP_ENDPOINT, else none "
-        "are. OTEL_TRACES_SAMPLER says of which requests",
-    )
+    otlp_traces_endpoint: TracesEndpoint = ""
 
     @classmethod
     def settings_customise_sources(
@@ -273,10 +267,6 @@ class RouterSettings(BaseSettings):
         if self.breaker_max_open_s < self.breaker_open_s:
             raise ValueError("--breaker-max-open-s must not be less than --breaker-open-s")
         return self
-
-    @property
-    def tracing(self) -> Tracing | None:
-        return find_tracing(self.otlp_traces_endpoint)
 
     @model_validator(mode="after")
     def _traces_as_can_be_done(self) -> Self:

@@ -73,12 +73,7 @@ impl Fleet {
 
     /// In steps, after each of which the locator is away for a while.
     fn tell(&mut self, replica: usize, change: &Change) -> u64 {
-        in_steps(&mut self.index, self.ids[replica], change, |index| {
-            if let Some(mut errand) = index.errand() {
-                errand.run();
-                index.done(errand);
-            }
-        })
+        in_steps(&mut self.index, self.ids[replica], change, Index::tidy)
     }
 
     fn store(&mut self, replica: usize, block: usize) {
