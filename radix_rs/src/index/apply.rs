@@ -20,26 +20,48 @@ pub(super) struct Recent {
 #[derive(Debug)]
 pub(super) struct Sought {
     replica: ReplicaId,
-    pub hash: u64,
-    /// Where it may be, once it is known.
-    pub places: Option<Vec<Slot>>,
+    hash: u64,
+    search: Search,
+}
+
+#[derive(Debug)]
+enum Search {
+    Asked,
+    /// It may be here.
+    Places(Vec<Slot>),
+    Found(Option<At>),
 }
 
 impl Sought {
     fn is(&self, replica: ReplicaId, hash: u64) -> bool {
         self.replica == replica && self.hash == hash
     }
+
+    /// The block that the locator is to be asked for.
+    pub fn asks(&self) -> Option<u64> {
+        matches!(self.search, Search::Asked).then_some(self.hash)
+    }
+
+    pub fn may_be_at(&mut self, places: Vec<Slot>) {
+        self.search = Search::Places(places);
+    }
 }
 
 /// Blocks that are removed, and runs that are looked at, in a step; in tests so few that it takes many.
-const STEP: usize = if cfg!(test) { 2 } else { 64 };
+const STEP: usize = if cfg!(test) { 2 } else { 32 };
 
 impl Index {
     /// The replica now holds `hashes`, the first of which follows `parent`. Returns how many it did not hold.
     ///
     /// Hashes must not be [`NO_PARENT`].
     pub fn store(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> u64 {
-        let stored = self.store_step(replica, parent, hashes);
+        let (mut parent, mut rest, mut stored) = (parent, hashes, 0);
+        while !rest.is_empty() {
+            let (new, done) = self.store_step(replica, parent, rest);
+            stored += new;
+            parent = rest[..done].last().copied().unwrap_or(parent);
+            rest = &rest[done..];
+        }
         self.tidy();
         stored
     }
@@ -50,38 +72,51 @@ impl Index {
         parent != NO_PARENT && self.seek(replica, self.recent[replica as usize].stored, parent)
     }
 
-    /// The same as a step, after which an [`errand`](Self::errand) may be due.
-    pub fn store_step(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> u64 {
+    /// The same as a step, after which an [`errand`](Self::errand) may be due: how many it did not hold, and how many
+    /// are done, which are those of one run, or none if one was cut to store them after it.
+    pub fn store_step(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> (u64, usize) {
         self.clock = self.clock.wrapping_add(1);
+        let all = hashes.len();
         if self.append_end(replica, parent, hashes) {
             self.forget_excess();
-            return hashes.len() as u64;
+            return (all as u64, all);
         }
         let before = self.tally(replica).count;
         let stored = self.recent[replica as usize].stored;
-        let mut parent_at = match parent {
+        let parent_at = match parent {
             NO_PARENT => None,
             parent => self.find_end(replica, stored, parent),
         };
         if parent != NO_PARENT && self.follows_forgotten(replica, parent_at) {
             self.forgotten[replica as usize].add(Tally::of(std::iter::once(hashes)));
-            return hashes.len() as u64;
+            return (all as u64, all);
         }
-        let (mut parent, mut rest) = (parent, hashes);
-        while let Some(&first) = rest.first() {
-            let (at, len) = match self.find_next(parent_at, first) {
-                Some(at) => self.hold_known(replica, parent, at, rest),
-                None => self.hold_new(replica, parent, parent_at, rest),
-            };
-            self.recent[replica as usize].stored = at.run;
-            parent_at = Some(at);
-            parent = rest[len - 1];
-            rest = &rest[len..];
-            self.runs[at.run].touch(self.clock);
+        if let Some(at) = parent_at
+            && self.branches_off(at, hashes)
+        {
+            self.recent[replica as usize].stored = self.split(at.run, at.offset + 1);
+            self.clock = self.clock.wrapping_sub(1); // nothing is stored yet
+            return (0, 0);
         }
+        let Some(&first) = hashes.first() else {
+            return (0, 0);
+        };
+        let (at, done) = match self.find_next(parent_at, first) {
+            Some(at) => self.hold_known(replica, parent, at, hashes),
+            None => self.hold_new(replica, parent, parent_at, hashes),
+        };
+        self.recent[replica as usize].stored = at.run;
+        self.runs[at.run].touch(self.clock);
         let stored = self.tally(replica).count - before;
         self.forget_excess();
-        stored
+        (stored, done)
+    }
+
+    /// Whether what follows a block inside a run is new.
+    fn branches_off(&self, At { run, offset }: At, hashes: &[u64]) -> bool {
+        let (span, next) = (&self.runs[run].span, offset + 1);
+        let is_new = |first| span.get(next) != first && self.starts.find(first).is_none();
+        self.orphans == 0 && next < span.len && hashes.first().is_some_and(|&first| is_new(first))
     }
 
     /// The replica no longer holds `removed.last` and the `count - 1` blocks before it. Returns how many it held.
@@ -174,20 +209,26 @@ impl Index {
 
     /// The replica holds nothing. Returns how many blocks it held. Looks at every run.
     pub fn clear(&mut self, replica: ReplicaId) -> u64 {
-        let mut from = 0;
-        let (held, mut goes_on) = self.clear_step(replica, &mut from);
+        let (mut from, mut held, mut goes_on) = (0, 0, true);
         while goes_on {
-            (_, goes_on) = self.clear_step(replica, &mut from);
+            self.tidy();
+            let (now, more) = self.clear_step(replica, &mut from);
+            held += now;
+            goes_on = more;
         }
         self.tidy();
         held
     }
 
     /// The same in steps, of which the first is from 0 and each looks at a few runs: how many blocks it held, and
-    /// whether there is more to do, before anything else is done to the index but an [`errand`](Self::errand).
+    /// whether there is more to do, before anything else is done to the index but an [`errand`](Self::errand), which
+    /// must be done if it is due.
     pub fn clear_step(&mut self, replica: ReplicaId, from: &mut usize) -> (u64, bool) {
         let mut held = 0;
         if *from == 0 {
+            if self.blocks.is_untidy() {
+                return (0, true); // tidied now: that may forget, which counts on what is known
+            }
             held = self.tally(replica).count;
             self.forgotten[replica as usize] = Tally::default();
             let known = std::mem::take(&mut self.known[replica as usize]);
@@ -223,6 +264,10 @@ impl Index {
         };
         // Settling one may take in or forget others; those need no more.
         if self.runs[run].is_alive() {
+            if self.looked_at.replace(run) != Some(run) && self.look_at_join(run) {
+                self.touched.push(run);
+                return true;
+            }
             let next = self.settle_step(run);
             self.touched.extend(next);
         }
@@ -245,18 +290,25 @@ impl Index {
         })
     }
 
-    /// Has a block looked for, unless it is at hand: whether that is to be done.
+    /// Has a block looked for, unless it is at hand: whether that took this step. Where it may be is looked up outside
+    /// of the steps, and where of those it is in one.
     fn seek(&mut self, replica: ReplicaId, guess: RunId, hash: u64) -> bool {
-        let is_sought = |sought: &Sought| sought.is(replica, hash);
-        if self.sought.as_ref().is_some_and(is_sought) || self.end(replica, guess, hash).is_some() {
-            return false;
-        }
+        let sought = self.sought.take().filter(|it| it.is(replica, hash));
+        let (search, takes_step) = match sought.map(|it| it.search) {
+            None if self.end(replica, guess, hash).is_some() => return false,
+            None => (Search::Asked, true),
+            Some(Search::Places(places)) => {
+                let at = self.find_among(replica, &places, hash);
+                (Search::Found(at), true)
+            }
+            Some(search) => (search, false),
+        };
         self.sought = Some(Sought {
             replica,
             hash,
-            places: None,
+            search,
         });
-        true
+        takes_step
     }
 
     /// Where a block stands: where it was looked for, or where the replica's part of the run `guess` ends, or elsewhere.
@@ -265,15 +317,25 @@ impl Index {
         if let Some(at) = self.end(replica, guess, hash) {
             return Some(at);
         }
-        // A publisher that lies may have it elsewhere, too: what others hold must not hide what this one does.
-        let held = |at| self.is_held(replica, at);
-        if let Some(places) = sought.and_then(|sought| sought.places) {
-            let places = || places.iter().copied();
-            let held = self.blocks.find_among(places(), &self.runs, hash, held);
-            return held.or_else(|| self.blocks.find_among(places(), &self.runs, hash, |_| true));
+        match sought.map(|it| it.search) {
+            Some(Search::Found(at)) => at,
+            Some(Search::Places(places)) => self.find_among(replica, &places, hash),
+            _ => {
+                let held = self
+                    .blocks
+                    .find(&self.runs, hash, |at| self.is_held(replica, at));
+                held.or_else(|| self.find(hash))
+            }
         }
-        let held = self.blocks.find(&self.runs, hash, held);
-        held.or_else(|| self.find(hash))
+    }
+
+    /// A publisher that lies may have a block at two places: what others hold must not hide what this one does.
+    fn find_among(&self, replica: ReplicaId, places: &[Slot], hash: u64) -> Option<At> {
+        let find = |is: &dyn Fn(At) -> bool| {
+            let places = places.iter().copied();
+            self.blocks.find_among(places, &self.runs, hash, is)
+        };
+        find(&|at| self.is_held(replica, at)).or_else(|| find(&|_| true))
     }
 
     /// Where a block stands that follows `parent`, if it is known. It is the next one there, or starts a run

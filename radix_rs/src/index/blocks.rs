@@ -13,16 +13,10 @@ pub(crate) struct At {
     pub offset: usize,
 }
 
-/// Whose chunk it is.
-#[derive(Clone, Copy, Debug, Default)]
-struct Owner {
-    run: RunId,
-    /// Which of the run's chunks.
-    index: u32,
-}
-
 /// Memory of so many chunks is kept for others.
 const SPARE: usize = if cfg!(test) { 2 } else { 1024 };
+/// With less it is made ahead: memory that is touched for the first time takes longer than a step.
+const AHEAD: usize = if cfg!(test) { 1 } else { 64 };
 
 /// Chunks to use again.
 #[derive(Debug, Default)]
@@ -34,7 +28,8 @@ struct Freed {
 /// The chunks by number, and the [`Locator`] that leads to them.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
-    owners: Vec<Owner>,
+    /// Whose they are.
+    owners: Vec<RunId>,
     /// Up to where each chunk was written, of what the locator has not forgotten.
     written: Vec<u8>,
     free: Freed,
@@ -44,10 +39,11 @@ pub(crate) struct Blocks {
     len: usize,
 }
 
-/// What is to be done with the locator alone, while others may read the index.
+/// What is to be done with the locator, and with memory nobody uses yet, while others may read the index.
 #[derive(Debug, Default)]
 pub(crate) struct Errand {
     locator: Locator,
+    spare: Vec<Chunk>,
     blocks: usize,
     sought: Option<u64>,
     found: Option<Vec<Slot>>,
@@ -55,6 +51,9 @@ pub(crate) struct Errand {
 
 impl Errand {
     pub fn run(&mut self) {
+        if self.spare.len() < AHEAD {
+            self.spare.resize_with(2 * AHEAD, Chunk::default);
+        }
         self.locator.tidy(self.blocks);
         self.found = self.sought.map(|hash| self.locator.find(hash).collect());
     }
@@ -80,9 +79,11 @@ impl Blocks {
         is: impl Fn(At) -> bool,
     ) -> Option<At> {
         slots.find_map(|slot| {
-            let Owner { run, index } = self.owners[slot as usize / CHUNK];
+            let chunk = slot / CHUNK as Slot;
+            let run = self.owners[chunk as usize];
             let span = &runs[run].span;
-            let offset = (index as usize * CHUNK + slot as usize % CHUNK)
+            let number = span.chunks.iter().position(|own| own.id == chunk)?;
+            let offset = (number * CHUNK + slot as usize % CHUNK)
                 .checked_sub(span.skew)
                 .filter(|&offset| offset < span.len)?;
             let at = At { run, offset };
@@ -90,12 +91,18 @@ impl Blocks {
         })
     }
 
+    /// Whether there is something to tidy.
+    pub fn is_untidy(&self) -> bool {
+        self.free.spare.len() < AHEAD || self.locator.is_untidy(self.len)
+    }
+
     /// Gives the locator away, if there is something to tidy or a block to look for. Until it is back, no block may be
     /// changed or found.
     pub fn errand(&mut self, sought: Option<u64>) -> Option<Errand> {
-        let is_due = sought.is_some() || self.locator.is_untidy(self.len);
+        let is_due = sought.is_some() || self.is_untidy();
         is_due.then(|| Errand {
             locator: std::mem::take(&mut self.locator),
+            spare: std::mem::take(&mut self.free.spare),
             blocks: self.len,
             sought,
             found: None,
@@ -105,6 +112,7 @@ impl Blocks {
     /// The places that the block may be at, if one was looked for.
     pub fn done(&mut self, errand: Errand) -> Option<Vec<Slot>> {
         self.locator = errand.locator;
+        self.free.spare = errand.spare;
         self.locator_bytes = self.locator.size_bytes();
         errand.found
     }
@@ -121,11 +129,11 @@ impl Blocks {
         while !rest.is_empty() {
             let at = span.end();
             if at == 0 || span.chunks.is_empty() {
-                let chunk = self.new_chunk(run, span.chunks.len());
+                let chunk = self.new_chunk(run);
                 span.chunks.push(chunk);
             }
             let (now, later) = rest.split_at(rest.len().min(CHUNK - at));
-            self.write(span, at, now);
+            self.write_end(span, at, now);
             span.len += now.len();
             rest = later;
         }
@@ -136,19 +144,22 @@ impl Blocks {
     }
 
     /// Writes into the last chunk of a span.
-    fn write(&mut self, span: &mut Span, at: usize, hashes: &[u64]) {
+    fn write_end(&mut self, span: &mut Span, at: usize, hashes: &[u64]) {
         let number = span.chunks.len() - 1;
         let chunk = &mut span.chunks[number];
-        let id = chunk.id as usize;
-        if at < self.written[id] as usize {
+        if at < self.written[chunk.id as usize] as usize {
             // Entries of blocks that were here before must not count as valid for ever.
             self.locator.forget_chunk(chunk.id);
             let from = if number == 0 { span.skew } else { 0 };
             let (kept, slot) = (chunk.range(from, at), slot(chunk.id, from));
             self.locator.log(kept, slot);
         }
+        self.write(chunk, at, hashes);
+    }
+
+    fn write(&mut self, chunk: &mut Chunk, at: usize, hashes: &[u64]) {
         chunk.put(at, hashes);
-        self.written[id] = (at + hashes.len()) as u8;
+        self.written[chunk.id as usize] = (at + hashes.len()) as u8;
         self.locator.log(hashes, slot(chunk.id, at));
     }
 
@@ -164,48 +175,44 @@ impl Blocks {
         }
         span.len = len;
         span.last = if len == 0 { 0 } else { span.get(len - 1) };
-        if span.chunks.capacity() > 4 * kept {
-            span.chunks.shrink_to(kept);
-        }
+        trim(&mut span.chunks);
     }
 
     /// Cuts a span strictly inside. The rest keeps the number of its run; the front, which is returned, gets `front`.
     pub fn split_front(&mut self, span: &mut Span, at: usize, run: RunId, front: RunId) -> Span {
         let (whole, within) = ((span.skew + at) / CHUNK, (span.skew + at) % CHUNK);
-        let mut chunks = span.chunks.split_off(whole);
+        let mut chunks = Vec::with_capacity(whole + usize::from(within > 0));
+        chunks.extend(span.chunks.drain(..whole));
+        if within > 0 {
+            let to = CHUNK.min(within + span.len - at);
+            let mut new = self.new_chunk(run);
+            self.write(&mut new, within, span.chunks[0].range(within, to));
+            chunks.push(std::mem::replace(&mut span.chunks[0], new));
+        }
+        self.own(&chunks, front);
         let mut head = Span {
-            chunks: std::mem::take(&mut span.chunks),
+            chunks,
             skew: span.skew,
             len: at,
             last: 0,
         };
-        if within > 0 {
-            let to = CHUNK.min(within + span.len - at);
-            let new = self.new_chunk(run, 0);
-            let shared = std::mem::replace(&mut chunks[0], new);
-            span.chunks = chunks.drain(..1).collect();
-            self.write(span, within, shared.range(within, to));
-            head.chunks.push(shared);
-        }
         head.last = head.get(at - 1);
-        head.chunks.shrink_to_fit();
-        span.chunks.append(&mut chunks);
         span.skew = within;
         span.len -= at;
-        self.own(&head, front);
-        self.own(span, run);
+        trim(&mut span.chunks);
         head
     }
 
     /// Puts the blocks of `head` before those of `span`, which is the span of `run`.
     pub fn join_front(&mut self, mut head: Span, span: &mut Span, run: RunId) {
+        self.own(&head.chunks, run);
         let mut rest = std::mem::replace(span, Span::at(0));
         let end = head.end();
         if end == rest.skew {
             if end > 0 {
                 let shared = rest.chunks.remove(0);
                 let to = CHUNK.min(end + rest.len);
-                self.write(&mut head, end, shared.range(end, to));
+                self.write_end(&mut head, end, shared.range(end, to));
                 free(&mut self.locator, &mut self.free, shared);
             }
             head.chunks.append(&mut rest.chunks);
@@ -218,24 +225,35 @@ impl Blocks {
             self.append(&mut head, run, &hashes);
         }
         *span = head;
-        self.own(span, run);
     }
 
-    fn own(&mut self, span: &Span, run: RunId) {
-        for (index, chunk) in (0..).zip(&span.chunks) {
-            self.owners[chunk.id as usize] = Owner { run, index };
+    /// Reads what [`Self::join_front`] will.
+    pub fn look_at_join(&self, head: &Span, rest: &Span) -> u64 {
+        let owners = head
+            .chunks
+            .iter()
+            .map(|chunk| u64::from(self.owners[chunk.id as usize]));
+        let end = head.len.saturating_sub(CHUNK);
+        let met = head
+            .range(end, head.len)
+            .chain(rest.range(0, rest.len.min(CHUNK)));
+        owners.chain(met).fold(0, u64::wrapping_add)
+    }
+
+    fn own(&mut self, chunks: &[Chunk], run: RunId) {
+        for chunk in chunks {
+            self.owners[chunk.id as usize] = run;
         }
     }
 
-    fn new_chunk(&mut self, run: RunId, index: usize) -> Chunk {
-        let index = index as u32;
+    fn new_chunk(&mut self, run: RunId) -> Chunk {
         let id = self.free.ids.pop().unwrap_or(self.owners.len() as ChunkId);
         if id as usize == self.owners.len() {
-            self.owners.push(Owner::default());
+            self.owners.push(run);
             self.locator.add_chunk();
             self.written.push(0);
         }
-        self.owners[id as usize] = Owner { run, index };
+        self.owners[id as usize] = run;
         self.written[id as usize] = 0;
         Chunk::new(id, self.free.spare.pop())
     }
@@ -243,8 +261,15 @@ impl Blocks {
     /// Bytes of the chunks and of what leads to them.
     pub fn size_bytes(&self) -> usize {
         let chunks = self.owners.len() - self.free.ids.len() + self.free.spare.len();
-        let rows = self.owners.capacity() * (size_of::<Owner>() + 1);
+        let rows = self.owners.capacity() * (size_of::<RunId>() + 1);
         chunks * CHUNK * size_of::<u64>() + rows + self.locator_bytes
+    }
+}
+
+/// A list that shrank to a quarter gives its memory back.
+fn trim(chunks: &mut Vec<Chunk>) {
+    if chunks.capacity() > 4 * chunks.len() {
+        chunks.shrink_to_fit();
     }
 }
 

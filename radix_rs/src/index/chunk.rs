@@ -8,7 +8,7 @@ pub(crate) type ChunkId = u32;
 
 /// Neighbours in a run, at places that neighbouring runs do not use. Long enough that its allocation costs little
 /// a block, short enough that a run wastes little at its ends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Chunk {
     pub id: ChunkId,
     hashes: Box<[u64; CHUNK]>,

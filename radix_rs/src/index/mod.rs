@@ -126,6 +126,8 @@ pub struct Index {
     orphans: usize,
     /// Runs that a removal touched, still to be settled.
     touched: Vec<RunId>,
+    /// The last of them that was looked at before it is joined.
+    looked_at: Option<RunId>,
     /// For the next step.
     sought: Option<Sought>,
 }
@@ -147,6 +149,7 @@ impl Default for Index {
             run_heap_bytes: 0,
             orphans: 0,
             touched: Vec::new(),
+            looked_at: None,
             sought: None,
         }
     }
@@ -209,16 +212,15 @@ impl Index {
 
     /// What is to be done after a step, if anything is, and can be done while others read the index.
     pub(crate) fn errand(&mut self) -> Option<Errand> {
-        let sought = self.sought.as_ref();
-        let sought = sought.filter(|sought| sought.places.is_none());
-        self.blocks.errand(sought.map(|sought| sought.hash))
+        self.blocks
+            .errand(self.sought.as_ref().and_then(Sought::asks))
     }
 
     /// It is done, before the next step.
     pub(crate) fn done(&mut self, errand: Errand) {
         let places = self.blocks.done(errand);
-        if let Some(sought) = &mut self.sought {
-            sought.places = places;
+        if let (Some(sought), Some(places)) = (&mut self.sought, places) {
+            sought.may_be_at(places);
         }
         self.forget_excess(); // what was tidied may take more than it did
     }

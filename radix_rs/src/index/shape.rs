@@ -115,18 +115,30 @@ impl Index {
                 run.holders.truncate(held);
             }
         }
-        if let Some(parent) = run.parent
-            && self.joinable_child(parent).is_some()
-        {
-            self.join(parent, id);
-            return Some(id);
-        }
-        if let Some(child) = self.joinable_child(id) {
-            self.join(id, child);
+        if let Some((parent, child)) = self.next_join(id) {
+            self.join(parent, child);
             return Some(child);
         }
         self.count_bytes(id);
         None
+    }
+
+    /// A run and its only child, one of which is `id`, that can be joined.
+    fn next_join(&self, id: RunId) -> Option<(RunId, RunId)> {
+        let pair = |parent| Some((parent, self.joinable_child(parent)?));
+        self.runs[id].parent.and_then(pair).or_else(|| pair(id))
+    }
+
+    /// Reads what a join around a run will, if there is one: what has come from memory then makes the step that joins
+    /// short.
+    pub(super) fn look_at_join(&self, id: RunId) -> bool {
+        let Some((parent, child)) = self.next_join(id) else {
+            return false;
+        };
+        let (front, rest) = (&self.runs[parent].span, &self.runs[child].span);
+        let starts = [front, rest].map(|span| self.starts.find(span.first()));
+        std::hint::black_box((starts, self.blocks.look_at_join(front, rest)));
+        true
     }
 
     /// Forgets a run without children; its parent.

@@ -75,14 +75,16 @@ pub(super) fn in_steps(
     let mut changed = 0;
     match change {
         Change::Store { parent, hashes } => {
-            let mut parent = *parent;
-            for piece in hashes.chunks(3) {
-                if index.seek_parent(id, parent) {
+            let (mut parent, mut rest) = (*parent, &hashes[..]);
+            while !rest.is_empty() {
+                while index.seek_parent(id, parent) {
                     after_step(index);
                 }
-                changed += index.store_step(id, parent, piece);
+                let (new, done) = index.store_step(id, parent, &rest[..rest.len().min(3)]);
+                changed += new;
                 after_step(index);
-                parent = piece[piece.len() - 1];
+                parent = rest[..done].last().copied().unwrap_or(parent);
+                rest = &rest[done..];
             }
         }
         Change::Remove(range) => {
@@ -176,7 +178,7 @@ proptest! {
 }
 
 #[test]
-fn a_block_that_is_not_at_hand_is_looked_for_in_a_step_of_its_own() {
+fn a_block_that_is_not_at_hand_is_looked_for_and_its_run_cut_in_steps_of_their_own() {
     let mut index = Index::default();
     let replica = index.add_replica();
     let (trunk, branch) = (chain(1, 20), chain(2, 5));
@@ -187,8 +189,12 @@ fn a_block_that_is_not_at_hand_is_looked_for_in_a_step_of_its_own() {
     let mut errand = index.errand().expect("a block is sought");
     errand.run();
     index.done(errand);
+    assert!(index.seek_parent(replica, trunk[9]));
     assert!(!index.seek_parent(replica, trunk[9]));
-    assert_eq!(index.store_step(replica, trunk[9], &branch), 5);
+    assert_eq!(index.store_step(replica, trunk[9], &branch), (0, 0));
+    assert_eq!(index.num_runs(), 2);
+    assert!(!index.seek_parent(replica, trunk[9]));
+    assert_eq!(index.store_step(replica, trunk[9], &branch), (5, 5));
     assert_eq!(index.num_runs(), 3);
     index.check().unwrap();
 }

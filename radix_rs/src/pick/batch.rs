@@ -89,7 +89,7 @@ fn take_load(
 const STEP: usize = 16;
 
 /// What an event costs besides its blocks.
-const EVENT: usize = 4;
+const EVENT: usize = 8;
 
 /// A batch on its way into the index.
 pub(crate) struct Applying {
@@ -211,16 +211,17 @@ impl Core {
                         return true;
                     }
                     let hashes = &left[..left.len().min(room)];
-                    let stored = self.index.store_step(id, parent, hashes);
+                    let (stored, done) = self.index.store_step(id, parent, hashes);
                     if stored > 0 && self.index.forgotten(id).count > 0 {
                         // They may be forgotten already: nobody would find them in the index.
                         self.in_flight.run_stored(id, hashes);
                     }
                     work.applied.stored += stored;
                     work.is_news |= stored > 0;
-                    work.done += hashes.len();
-                    goes_on = hashes.len() < left.len();
-                    cost += hashes.len();
+                    work.done += done;
+                    goes_on = done < left.len();
+                    // A cut is a step of its own.
+                    cost = if goes_on { STEP } else { cost + done };
                 }
                 Some(Event::Removed(range)) => {
                     let (held, more) = self.index.remove_step(id, range);
