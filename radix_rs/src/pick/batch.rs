@@ -214,7 +214,7 @@ impl Core {
                     let (stored, done) = self.index.store_step(id, parent, hashes);
                     if stored > 0 && self.index.forgotten(id).count > 0 {
                         // They may be forgotten already: nobody would find them in the index.
-                        self.in_flight.run_stored(id, hashes);
+                        self.in_flight.run_stored(id, &hashes[..done]);
                     }
                     work.applied.stored += stored;
                     work.is_news |= stored > 0;
