@@ -2,6 +2,7 @@
 a site for people if the process has one.
 """
 
+import io
 import json
 import logging
 import socket
@@ -27,6 +28,11 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.05
 """How long the end of the page may take."""
+
+METRICS = ("/metrics", "/")
+
+FROM_WHERE = ("Host", "Origin", "Sec-Fetch-Site")
+"""Headers of which there is one at most: who reads the first would trust what others do not see."""
 
 PAUSE_S = 0.2
 """Between two attempts to accept while the process has no file descriptor left: the connection
@@ -55,27 +61,33 @@ CHUNK_BYTES = 2**16
 
 
 class Handler(MetricsHandler):
-    """Paths that are about health have an answer of one line, those of the site its own; every
-    other one is the metrics.
-    """
+    """Paths that are about health have an answer of one line, those of the site its own."""
 
     timeout = LIFE_S
     health: HealthAnswers | None = None
     site: Site | None = None
 
     def do_GET(self) -> None:
-        if self.site and self.site.has(self._path):
+        if ambiguous := self._ambiguous():
+            self._send(ambiguous)
+        elif self.site and self.site.has(self._path):
             self._send(self._ask(self.site))
-            return
-        serves = self.health and self.health.serves(self.path)
-        if serves is None:
+        elif self._path in METRICS:
             super().do_GET()
-        elif serves:
-            self._send(_line(HTTPStatus.OK, "SERVING"))
         else:
-            self._send(_line(HTTPStatus.SERVICE_UNAVAILABLE, "NOT_SERVING"))
+            self._send(self._about_health())
+
+    do_HEAD = do_GET
+
+    def end_headers(self) -> None:
+        super().end_headers()
+        if self.command == "HEAD":
+            self.wfile = io.BytesIO()  # the body goes nowhere
 
     def do_POST(self) -> None:
+        if ambiguous := self._ambiguous():
+            self._refuse(ambiguous)
+            return
         if self.site is None or not self.site.has(self._path):
             self._refuse(_line(HTTPStatus.METHOD_NOT_ALLOWED, "nothing is posted here"))
             return
@@ -92,6 +104,22 @@ class Handler(MetricsHandler):
     def _path(self) -> str:
         """Without the query."""
         return self.path.partition("?")[0]
+
+    def _ambiguous(self) -> Answer | None:
+        """The refusal of who says twice where it comes from."""
+        for name in FROM_WHERE:
+            if len(self.headers.get_all(name, ())) > 1:
+                return _error(HTTPStatus.BAD_REQUEST, f"more than one {name} header")
+        return None
+
+    def _about_health(self) -> Answer:
+        """Not found if the path is not about that either."""
+        serves = self.health and self.health.serves(self._path)
+        if serves is None:
+            return _line(HTTPStatus.NOT_FOUND, "there is nothing here; the metrics are at /metrics")
+        if serves:
+            return _line(HTTPStatus.OK, "SERVING")
+        return _line(HTTPStatus.SERVICE_UNAVAILABLE, "NOT_SERVING")
 
     def _admitted(self, site: Site) -> int | Answer:
         """How many bytes were posted, unless it is too much for who posts it."""
@@ -116,7 +144,8 @@ class Handler(MetricsHandler):
         return site.answer(self._asked(dict(fields), body))
 
     def _asked(self, query: dict[str, str], body: bytes = b"") -> Asked:
-        return Asked(self.command, self._path, query, self.headers, body)
+        method = "GET" if self.command == "HEAD" else self.command
+        return Asked(method, self._path, query, self.headers, body)
 
     def _refuse(self, answer: Answer) -> None:
         """The body is dropped as it comes: a connection that is closed before would be reset, and

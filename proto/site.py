@@ -12,7 +12,7 @@ class Asked:
     """One request, read to its end."""
 
     method: str
-    """GET or POST."""
+    """GET or POST; who asks for the head alone is answered as by GET."""
     path: str
     """Without the query."""
     query: Mapping[str, str]

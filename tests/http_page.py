@@ -30,16 +30,17 @@ async def ask(
     path: str,
     *,
     post: Any = None,
+    head: bool = False,
     headers: Mapping[str, str] | None = None,
     host: str = "127.0.0.1",
 ) -> Page:
-    """GET, or POST of `post`: bytes as they are, anything else as JSON."""
+    """GET, HEAD if `head`, or POST of `post`: bytes as they are, anything else as JSON."""
 
     def send() -> Page:
         connection = HTTPConnection(host, port, timeout=30)
         kind = {} if post is None else {"Content-Type": "application/json"}
         body = post if post is None or isinstance(post, bytes) else json.dumps(post)
-        method = "GET" if post is None else "POST"
+        method = "POST" if post is not None else "HEAD" if head else "GET"
         try:
             connection.request(method, path, body, {**kind, **(headers or {})})
             answer = connection.getresponse()

@@ -129,6 +129,49 @@ async def test_a_site_has_its_own_paths_beside_the_metrics(
     assert re.fullmatch(rf"page failed error=ValueError at={re.escape(__file__)}:\d+", said)
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/", "/livez?verbose", "/echo?n=3", "/nothing"])
+async def test_a_head_is_what_a_get_would_say_before_its_body(path: str) -> None:
+    registry = CollectorRegistry()
+    Gauge("own", "One.", registry=registry)
+    servicer = health_aio.HealthServicer()
+    await servicer.set("live", HealthCheckResponse.SERVING)
+    health = HealthAnswers(servicer, {"/livez": "live"})
+    with metrics_page(registry, "127.0.0.1", 0, health, Echo()) as port:
+        got, head = await ask(port, path), await ask(port, path, head=True)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"HEAD {path} HTTP/1.0\r\n\r\n".encode())
+        raw = await reader.read()
+        await closed(writer)
+    assert head.status == got.status == (404 if path == "/nothing" else 200)
+    assert [each for each in head.headers.items() if each[0] != "Date"] == [
+        each for each in got.headers.items() if each[0] != "Date"
+    ]
+    assert raw.endswith(b"\r\n\r\n") and raw.count(b"\r\n\r\n") == 1
+
+
+@pytest.mark.parametrize("path", ["/metric", "/metrics/", "/livez", "/ui", "/favicon.ico", "*"])
+async def test_a_path_that_nothing_is_at_is_told_in_a_line(path: str) -> None:
+    with metrics_page(CollectorRegistry(), "127.0.0.1", 0, site=Echo()) as port:
+        page = await ask(port, path)
+    assert (page.status, page.headers["Content-Type"]) == (404, "text/plain")
+    assert page.body == b"there is nothing here; the metrics are at /metrics\n"
+
+
+@pytest.mark.parametrize("name", ["Host", "Origin", "Sec-Fetch-Site"])
+@pytest.mark.parametrize("asked", ["GET /metrics", "HEAD /metrics", "GET /echo", "POST /echo"])
+async def test_who_says_twice_where_it_comes_from_is_refused(asked: str, name: str) -> None:
+    said = f"{name}: localhost\r\n{name.lower()}: evil.example\r\nContent-Length: 2"
+    with metrics_page(CollectorRegistry(), "127.0.0.1", 0, site=Echo()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"{asked} HTTP/1.0\r\n{said}\r\n\r\n12".encode())
+        writer.write_eof()
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        await closed(writer)
+    assert head.startswith(b"HTTP/1.0 400 ")
+    expected = f'{{"error": "more than one {name} header"}}'
+    assert body.decode() == ("" if asked.startswith("HEAD") else expected)
+
+
 async def closed(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with suppress(ConnectionError):
