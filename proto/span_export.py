@@ -76,10 +76,14 @@ class SpanExport:
         return SpanCollector(prefix, self, dropped)
 
     def _stop(self) -> None:
+        failed_before = self.failed
         self._ending.set()
         self._thread.join(FLUSH_S)
         self._exporter.shutdown()  # which ends what it waits for
         self._thread.join(LAST_S)
+        if lost := self.failed - failed_before:
+            # Nobody reads the metrics any more, and the exporter says nothing of what it gives up.
+            log.warning("spans are lost at the end spans=%d", lost)
 
     def _run(self) -> None:
         while not self._ending.wait(PERIOD_S):

@@ -5,10 +5,11 @@ Knows no package of OpenTelemetry, so that a process without traces needs none.
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from proto.errors import InvalidFile
 from proto.traced import Take
@@ -20,7 +21,14 @@ log = logging.getLogger(__name__)
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+HEADERS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
+LIMIT = "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"
+"""The one limit that OpenTelemetry reads whoever makes the spans."""
+
 SAMPLER, RATIO = "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"
+
+SEPARATOR = re.compile(r"[ \t]*,[ \t]*")
+HEADER = re.compile(r'([\w.-]+)[ \t]*=([^",;\\]*)', re.ASCII)
 
 PARENT_BASED = "parentbased_"
 SAMPLERS = ("always_on", "always_off", "traceidratio")
@@ -79,15 +87,40 @@ def read_tracing(endpoint: str, environment: Mapping[str, str] = os.environ) -> 
     for name in PROTOCOLS:
         if (protocol := environment.get(name) or "grpc") != "grpc":
             raise ValueError(f"{name} is {protocol}, but spans are sent by grpc alone")
+    _check_headers(environment)
+    limit = environment.get(LIMIT, "").strip()
+    if limit and not limit.isdecimal():
+        raise ValueError(f"{LIMIT} is {limit}, but must be a whole number of 0 or more")
     return Tracing(wanted, _sampling(environment))
 
 
 def _is_address(endpoint: str) -> bool:
     try:
         parts = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
-        return bool(parts.hostname) and parts.port != 0
+        return bool(parts.hostname) and parts.port != 0 and parts.username is None
     except ValueError:  # no port, or no IPv6 address
         return False
+
+
+def _check_headers(environment: Mapping[str, str]) -> None:
+    """OpenTelemetry leaves out what it cannot read and quotes it in the log: a token, mostly."""
+    name = next((name for name in HEADERS if environment.get(name)), HEADERS[-1])
+    for number, header in enumerate(SEPARATOR.split(environment.get(name, "")), 1):
+        if header and not _is_header(header.strip()):
+            raise ValueError(
+                f"{name}: header {number} is not NAME=VALUE, with a name of letters, digits, - _ . "
+                'that does not end in -bin, and a value in ASCII, of which " , ; \\ are encoded as '
+                "%22 %2C %3B %5C"
+            )
+
+
+def _is_header(header: str) -> bool:
+    """Whether OpenTelemetry reads it as one, and gRPC sends it."""
+    if (known := HEADER.fullmatch(header)) is None:
+        return False
+    name, value = known[1], known[2].strip(" \t")
+    sent = value if " " in value else unquote(value)
+    return sent.isascii() and sent.isprintable() and not name.lower().endswith("-bin")
 
 
 def find_tracing(endpoint: str, environment: Mapping[str, str] = os.environ) -> Tracing | None:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from proto.span_export import SpanExport
@@ -36,7 +38,7 @@ async def test_spans_that_cannot_be_built_are_counted_and_told_once_and_the_next
     wrong = [traced("wrong", kind="unheard of")]
     export = SpanExport(Taken(wrong, wrong, [traced("right")]), exporter, Resource({}))
     async with export.running():
-        pass
+        await until(lambda: export.sent == 1, 5.0, "the next is sent")
     assert [span.name for span in exporter.get_finished_spans()] == ["right"]
     assert (export.sent, export.failed) == (1, 2)
     assert caplog.messages == ["spans cannot be sent error=KeyError"]
@@ -49,3 +51,26 @@ async def test_what_cannot_be_taken_ends_no_thread(caplog: pytest.LogCaptureFixt
         await until(lambda: export.sent == 1, 5.0, "the next is sent")
     assert export.failed == 1
     assert caplog.messages == ["spans cannot be sent error=RuntimeError"]
+
+
+class Away(SpanExporter):
+    """A collector that is reached by nothing from the start."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return SpanExportResult.FAILURE
+
+
+async def test_what_is_lost_at_the_end_is_told_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    taken = Taken([traced("a"), traced("b")], [traced("c")])
+    async with SpanExport(taken, Away(), Resource({})).running():
+        pass
+    assert caplog.messages == ["spans are lost at the end spans=3"]
+
+
+async def test_what_was_lost_before_is_not_told_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    export = SpanExport(Taken([traced("a")]), Away(), Resource({}))
+    async with export.running():
+        await until(lambda: export.failed == 1, 5.0, "it is refused")
+    assert not caplog.messages

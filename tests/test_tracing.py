@@ -11,9 +11,20 @@ import pytest
 
 from proto.errors import InvalidFile
 from proto.prefixlb.v1.inference_pb2 import ChatMessage, ChatPrompt
-from proto.span_export import FLUSH_S, LAST_S, PERIOD_S
+from proto.settings import BadSettings
+from proto.span_export import FLUSH_S, LAST_S, PERIOD_S, exporter_to
 from proto.traced import Caller, caller_of
-from proto.tracing import ALL_IDS, ENDPOINTS, Sampling, Tracing, find_tracing, read_tracing
+from proto.tracing import (
+    ALL_IDS,
+    ENDPOINTS,
+    HEADERS,
+    LIMIT,
+    Sampling,
+    Tracing,
+    find_tracing,
+    read_tracing,
+)
+from router.settings import parse_settings
 from tests.collector import WHOLE, Span, collector
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
@@ -301,7 +312,7 @@ async def test_a_collector_that_dies_and_comes_back_costs_spans_and_nothing_else
 
 
 async def test_a_collector_that_never_answers_holds_up_neither_requests_nor_the_end(
-    redis_url: str,
+    redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     r0 = FakeReplica("r0", redis_url)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # connections wait to be accepted
@@ -313,6 +324,8 @@ async def test_a_collector_that_never_answers_holds_up_neither_requests_nor_the_
                 await asyncio.sleep(2 * PERIOD_S)  # the first are on their way now
                 ends_s = time.monotonic()
             assert time.monotonic() - ends_s < FLUSH_S + LAST_S + 1.0
+    told = [each for each in caplog.messages if each.startswith("spans are lost")]
+    assert told == ["spans are lost at the end spans=100"]
 
 
 async def test_what_was_answered_last_is_sent_before_the_router_ends(redis_url: str) -> None:
@@ -404,12 +417,59 @@ def test_flag_and_environment_say_what_is_traced() -> None:
             "OTEL_TRACES_SAMPLER_ARG is 2, but must be a number from 0 to 1",
         ),
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, "sent by grpc alone"),
+        ({LIMIT: "lots"}, f"{LIMIT} is lots, but must be a whole number of 0 or more"),
+        ({LIMIT: "-1"}, f"{LIMIT} is -1, but must be a whole number of 0 or more"),
     ],
 )
 def test_what_cannot_be_done_is_told(said: dict[str, str], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         read_tracing("http://a:1", said)
     assert read_tracing("", said) is None  # nobody wants it
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("authorization=Bearer secret", [("authorization", "Bearer secret")]),
+        ("Api_Key.2 = a%20b%22=c% ,x-b=", [("api_key.2", 'a b"=c%'), ("x-b", "")]),
+        (" a=1,,b= x y%20z ,", [("a", "1"), ("b", "x y%20z")]),
+        ("a=1\n", [("a", "1")]),
+    ],
+)
+def test_headers_that_opentelemetry_reads_are_let_through(
+    said: str,
+    read: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv(HEADERS[1], said)
+    assert find_tracing("http://a:1")
+    exporter = exporter_to("http://a:1")
+    exporter.shutdown()
+    assert list(exporter._headers) == read  # type: ignore[attr-defined]
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("name", HEADERS)
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("Bearer secret", "=secret", "a b=secret", "a!=secret", "é=secret", "secret-bin=secret"),
+        *('a="secret"', "a=secret;b", "a=sécret", "a=secret%0Ab", "a=secret%ff", "a=b\tsecret"),
+        "a=b,secret",
+    ],
+)
+def test_headers_that_cannot_be_sent_stop_the_start_and_are_not_quoted(
+    name: str, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, said)
+    with pytest.raises(BadSettings, match=f"^{name}: header [12] is not NAME=VALUE") as refused:
+        parse_settings(["--otlp-traces-endpoint", "http://a:1"])
+    monkeypatch.setenv(ENDPOINTS[1], "http://a:1")
+    assert find_tracing("") is None
+    (told,) = caplog.messages
+    assert name in told and "no traces are sent" in told
+    assert "cret" not in told + str(refused.value)
 
 
 def test_a_ratio_is_a_part_of_the_traces_and_the_same_part_everywhere() -> None:
@@ -439,7 +499,11 @@ def test_a_caller_is_who_says_so_as_the_standard_has_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["http://a:99999", "http://a:0", "http://:4317", "http://me:secret@[a", "http://"]
+    "endpoint",
+    [
+        *("http://a:99999", "http://a:0", "http://:4317", "http://"),
+        *("http://me:secret@[a", "http://me:secret@a:4317"),
+    ],
 )
 def test_an_endpoint_that_is_no_address_is_refused_without_its_password(endpoint: str) -> None:
     with pytest.raises(ValueError, match="a port from 1 to 65535") as refused:
