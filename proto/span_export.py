@@ -20,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from proto.errors import InvalidFile
-from proto.traced import METHOD, Span, Take, Traced
+from proto.spans import METHOD, Span, Take, Traced
 
 log = logging.getLogger(__name__)
 

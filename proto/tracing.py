@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from proto.errors import InvalidFile
-from proto.traced import Take
+from proto.spans import Take
 
 if TYPE_CHECKING:
     from proto.span_export import SpanExport

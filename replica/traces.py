@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import grpc
 
-from proto.traced import METHOD, Traced, caller_of
+from proto.spans import METHOD, Traced, caller_of
 from proto.tracing import Sampling
 from replica.request import Request
 
@@ -22,7 +22,7 @@ Attributes = Sequence[tuple[str, str | int]]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One of `proto.traced`."""
+    """One of `proto.spans`."""
 
     name: str
     kind: str

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from proto.span_export import SpanExport
-from proto.traced import Traced
+from proto.spans import Traced
 from replica.traces import Span
 from tests.live_router import until
 

@@ -13,7 +13,7 @@ from proto.errors import InvalidFile
 from proto.prefixlb.v1.inference_pb2 import ChatMessage, ChatPrompt
 from proto.settings import BadSettings
 from proto.span_export import FLUSH_S, LAST_S, PERIOD_S, exporter_to
-from proto.traced import Caller, caller_of
+from proto.spans import Caller, caller_of
 from proto.tracing import (
     ALL_IDS,
     ENDPOINTS,
