@@ -44,6 +44,19 @@ SERVER_LIMITS = (
 """Options of a server."""
 
 
+def check_length(prompt_tokens: int, *, context_length: int, num_slots: int) -> None:
+    """Raises InvalidRequest for a prompt that a replica's model or pool is too small for."""
+    if prompt_tokens >= context_length:
+        raise InvalidRequest(
+            f"the prompt has {prompt_tokens} tokens, the model's context of {context_length} "
+            f"takes {context_length - 1} and the answer"
+        )
+    if prompt_tokens > num_slots:
+        raise InvalidRequest(
+            f"the prompt has {prompt_tokens} tokens, the replica's pool {num_slots} slots"
+        )
+
+
 def check_sizes(request: GenerateRequest) -> None:
     """Raises InvalidRequest with the field, its length and what is allowed."""
     for name in ("model", "extra_key", "cache_salt"):

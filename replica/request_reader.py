@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from proto.errors import InvalidRequest, UnknownModel
-from proto.limits import MAX_REQUEST_ID_CHARACTERS, check_sizes
+from proto.limits import MAX_REQUEST_ID_CHARACTERS, check_length, check_sizes
 from proto.media import check_media, prompt_keys
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest
 from proto.text import TextCodec
@@ -91,15 +91,7 @@ class RequestReader:
     def _room(self, prompt_length: int) -> int:
         """Tokens that an answer can have at most; the last one needs no slot."""
         context = self._config.context_length
-        if prompt_length >= context:
-            raise InvalidRequest(
-                f"the prompt has {prompt_length} tokens, the model's context of {context} "
-                f"takes {context - 1} and the answer"
-            )
-        if prompt_length > self._num_slots:
-            raise InvalidRequest(
-                f"the prompt has {prompt_length} tokens, the replica's pool {self._num_slots} slots"
-            )
+        check_length(prompt_length, context_length=context, num_slots=self._num_slots)
         return min(context - prompt_length, self._num_slots - prompt_length + 1)
 
 

@@ -97,10 +97,14 @@ class Admin(AdminServicer):
         """
         with self._admission.admitted():
             prompt = await self._prompts.read(request)
-            return admin_pb2.ExplainResponse(
+            explained = admin_pb2.ExplainResponse(
                 pick=self._pick(request, prompt),
                 candidates=self._candidates(request, prompt),
             )
+        if explained.HasField("pick"):
+            picked = self._fleet.replica(explained.pick.replica_id)
+            explained.refusal = await picked.refusal(len(prompt.tokens))
+        return explained
 
     def _pick(
         self, request: GenerateRequest, prompt: Prompt, lease_s: float = 0.0

@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from proto.errors import InvalidRequest
+from proto.limits import check_length
 from proto.prefixlb.v1.delta_pb2 import Lease
 from proto.prefixlb.v1.replica_pb2 import (
     InfoRequest,
+    InfoResponse,
     SnapshotRequest,
     SnapshotResponse,
     TokenizerRequest,
@@ -112,9 +115,31 @@ class ReplicaState:
 
     async def epoch(self) -> int:
         """The epoch of its tree now. Raises AioRpcError."""
+        return (await self._info()).lease.epoch
+
+    async def refusal(self, prompt_tokens: int) -> str:
+        """Why it would refuse a prompt for its length; empty if it would not, or does not say."""
+        try:
+            info = await self._info()
+        except aio.AioRpcError:
+            return ""
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # the caller has gone; otherwise the replica has, and took its calls with it
+            return ""
+        context_length, num_slots = info.context_length, info.load.total_slots
+        if not (context_length and num_slots):
+            return ""
+        try:
+            check_length(prompt_tokens, context_length=context_length, num_slots=num_slots)
+        except InvalidRequest as error:
+            return str(error)
+        return ""
+
+    async def _info(self) -> InfoResponse:
         replica = ReplicaStub(self._channel.current())
-        info = await replica.Info(InfoRequest(), timeout=PROBE_TIMEOUT_S)
-        return info.lease.epoch
+        return await replica.Info(InfoRequest(), timeout=PROBE_TIMEOUT_S)
 
     async def health(self) -> Health:
         stub = health_pb2_grpc.HealthStub(self._channel.current())

@@ -47,6 +47,7 @@ def explained_as_dict(explained: ExplainResponse) -> dict[str, Any]:
         "pick": {**picked, "reason": short_name(PickReason, pick.reason)}
         if pick.replica_id
         else None,
+        "refusal": explained.refusal,
         "candidates": [
             MessageToDict(
                 each, preserving_proto_field_name=True, always_print_fields_with_no_presence=True

@@ -94,6 +94,8 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
         self.served: list[Served] = []
         self.running = 0
         self.load = Load()
+        self.context_length = 0
+        """As Info says it."""
         self.blocks = Blocks()
         self.epoch = random.getrandbits(64) | 1
         self.seq = 0
@@ -283,7 +285,9 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
     async def Info(
         self, request: replica_pb2.InfoRequest, context: aio.ServicerContext
     ) -> replica_pb2.InfoResponse:
-        return replica_pb2.InfoResponse(lease=self.lease(), load=self.load)
+        return replica_pb2.InfoResponse(
+            lease=self.lease(), load=self.load, context_length=self.context_length
+        )
 
     async def Snapshot(
         self, request: replica_pb2.SnapshotRequest, context: aio.ServicerContext

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.fake_replica import FakeReplica, replicas
+from tests.http_page import ask
 from tests.live_router import LiveRouter, live_router, prompt_of
 from tests.test_cli import prefixlb
 
@@ -71,6 +72,21 @@ async def test_explain_in_json_has_pick_and_candidates(router: LiveRouter) -> No
     r0, r1 = explained["candidates"]
     assert (r0["replica_id"], r0["matched_tokens"], r0["eligible"]) == ("r0", 40, True)
     assert r0["cost_tokens"] < r1["cost_tokens"]
+
+
+async def test_explain_of_a_prompt_that_would_be_refused_fails_and_says_why(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.context_length, r0.load.total_slots = 40, 1000
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        done = await prefixlb("explain", "--ids", IDS, router=address(router))
+        page = await ask(router.running.metrics_port, "/ui/api/explain", post={"tokens": PROMPT})
+    why = "the prompt has 40 tokens, the model's context of 40 takes 39 and the answer"
+    assert done.code == 1
+    assert done.out.splitlines()[-1] == f"r0 would refuse it: {why}"
+    assert page.json["refusal"] == why
 
 
 async def test_explain_keeps_namespaces_apart(router: LiveRouter) -> None:

@@ -7,7 +7,7 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2
 
-from proto.prefixlb.v1 import admin_pb2, inference_pb2
+from proto.prefixlb.v1 import admin_pb2, inference_pb2, replica_pb2
 from router.server import OTHER_CALLS
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.live_router import live_router, prompt_of, request_of, until
@@ -375,6 +375,56 @@ async def test_explain_shows_the_candidates_when_none_can_be_picked(redis_url: s
         assert [(c.replica_id, c.eligible) for c in explained.candidates] == [("r0", False)]
         with pytest.raises(aio.AioRpcError, match="no replica of model 'tiny' can take requests"):
             await router.admin.Pick(admin_pb2.PickRequest(request=request))
+
+
+@pytest.mark.parametrize(
+    ("context_length", "slots", "refusal"),
+    [
+        (41, 40, ""),
+        (40, 40, "the prompt has 40 tokens, the model's context of 40 takes 39 and the answer"),
+        (41, 39, "the prompt has 40 tokens, the replica's pool 39 slots"),
+        (0, 39, ""),  # it does not say
+    ],
+)
+async def test_explain_says_that_the_picked_replica_would_refuse_a_prompt_for_its_length(
+    redis_url: str, context_length: int, slots: int, refusal: str
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.context_length, r0.load.total_slots = context_length, slots
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        request = admin_pb2.ExplainRequest(request=request_of(prompt_of(40)))
+        explained = await router.admin.Explain(request)
+    assert (explained.pick.replica_id, explained.refusal) == ("r0", refusal)
+
+
+class Mute(FakeReplica):
+    """Says nothing of itself."""
+
+    def __init__(self, name: str, redis_url: str) -> None:
+        super().__init__(name, redis_url)
+        self.asked = asyncio.Event()
+
+    async def Info(
+        self, request: replica_pb2.InfoRequest, context: aio.ServicerContext
+    ) -> replica_pb2.InfoResponse:
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_replica_that_leaves_while_it_is_asked_is_explained_without_its_bounds(
+    redis_url: str,
+) -> None:
+    r0 = Mute("r0", redis_url)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        request = admin_pb2.ExplainRequest(request=request_of([1]))
+        explaining = asyncio.ensure_future(router.admin.Explain(request))
+        await asyncio.wait_for(r0.asked.wait(), 5)
+        await router.member(r0).state.close()
+        explained = await explaining
+    assert (explained.pick.replica_id, explained.refusal) == ("r0", "")
 
 
 async def test_list_replicas_adds_up_what_was_available_captured_and_delivered(

@@ -49,7 +49,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask, and print. Exit code 1 if no replica can be picked."""
+    """Ask, and print. Exit code 1 if no replica can be picked, or the picked one would refuse."""
     request = build_request(_prompt(args), request_options(args))
     mine = credentials(args)
     with mine.channel(args.router) as channel, from_status():
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         out = console.stdout()
         out.print(candidate_table(explained))
         out.print(verdict(explained), markup=False)
-    return 0 if explained.pick.replica_id else 1
+    return 0 if explained.pick.replica_id and not explained.refusal else 1
 
 
 def candidate_table(explained: ExplainResponse) -> Table:
@@ -90,6 +90,8 @@ def verdict(explained: ExplainResponse) -> str:
     pick = explained.pick
     if not pick.replica_id:
         return "no replica can take this prompt now"
+    if explained.refusal:
+        return f"{pick.replica_id} would refuse it: {explained.refusal}"
     return (
         f"{pick.replica_id} ({short_name(PickReason, pick.reason)}): {pick.matched_tokens} of "
         f"{pick.prompt_tokens} prompt tokens are cached there"

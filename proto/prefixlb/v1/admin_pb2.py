@@ -26,21 +26,21 @@ from proto.prefixlb.v1 import delta_pb2 as prefixlb_dot_v1_dot_delta__pb2
 from proto.prefixlb.v1 import inference_pb2 as prefixlb_dot_v1_dot_inference__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17prefixlb/v1/admin.proto\x12\x0bprefixlb.v1\x1a\x17prefixlb/v1/delta.proto\x1a\x1bprefixlb/v1/inference.proto\"M\n\x0bPickRequest\x12-\n\x07request\x18\x01 \x01(\x0b\x32\x1c.prefixlb.v1.GenerateRequest\x12\x0f\n\x07lease_s\x18\x02 \x01(\x01\"\x9b\x01\n\x0cPickResponse\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x16\n\x0ematched_tokens\x18\x04 \x01(\r\x12\'\n\x06reason\x18\x05 \x01(\x0e\x32\x17.prefixlb.v1.PickReason\x12\x0e\n\x06ticket\x18\x06 \x01(\x06\".\n\x0eReleaseRequest\x12\x0e\n\x06ticket\x18\x01 \x01(\x06\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\"#\n\x0fReleaseResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\"?\n\x0e\x45xplainRequest\x12-\n\x07request\x18\x01 \x01(\x0b\x32\x1c.prefixlb.v1.GenerateRequest\"f\n\x0f\x45xplainResponse\x12\'\n\x04pick\x18\x01 \x01(\x0b\x32\x19.prefixlb.v1.PickResponse\x12*\n\ncandidates\x18\x02 \x03(\x0b\x32\x16.prefixlb.v1.Candidate\"\xf3\x01\n\tCandidate\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x10\n\x08\x65ligible\x18\x02 \x01(\x08\x12\x16\n\x0ematched_tokens\x18\x03 \x01(\r\x12\x17\n\x0f\x65xpected_tokens\x18\x04 \x01(\r\x12\x14\n\x0c\x61head_tokens\x18\x05 \x01(\x01\x12\x18\n\x10\x64\x65layed_requests\x18\x06 \x01(\x01\x12\x1e\n\x16\x64\x65\x63ode_pressure_tokens\x18\x07 \x01(\x01\x12\x13\n\x0b\x63ost_tokens\x18\x08 \x01(\x01\x12*\n\x07\x62reaker\x18\t \x01(\x0e\x32\x19.prefixlb.v1.BreakerState\"\x15\n\x13ListReplicasRequest\"D\n\x14ListReplicasResponse\x12,\n\x08replicas\x18\x01 \x03(\x0b\x32\x1a.prefixlb.v1.ReplicaStatus\"\x87\x04\n\rReplicaStatus\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.prefixlb.v1.Lease\x12(\n\x06mirror\x18\x02 \x01(\x0e\x32\x18.prefixlb.v1.MirrorState\x12\r\n\x05\x65poch\x18\x03 \x01(\x06\x12\x0b\n\x03seq\x18\x04 \x01(\x04\x12\r\n\x05\x63ount\x18\x05 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x06\x12\x1f\n\x04load\x18\x07 \x01(\x0b\x32\x11.prefixlb.v1.Load\x12\x11\n\tin_flight\x18\x08 \x01(\r\x12\x15\n\rprompt_tokens\x18\t \x01(\x04\x12\x18\n\x10\x61vailable_tokens\x18\n \x01(\x04\x12\x17\n\x0f\x63\x61ptured_tokens\x18\x0b \x01(\x04\x12\x18\n\x10\x64\x65livered_tokens\x18\x0c \x01(\x04\x12\x10\n\x08requests\x18\r \x01(\x04\x12\x0c\n\x04gaps\x18\x0e \x01(\x04\x12\x11\n\tsnapshots\x18\x0f \x01(\x04\x12\x0c\n\x04live\x18\x10 \x01(\x08\x12\x0f\n\x07refusal\x18\x11 \x01(\t\x12\x17\n\x0fother_tokenizer\x18\x12 \x01(\x08\x12\x13\n\x0b\x64\x65lta_lag_s\x18\x13 \x01(\x01\x12\x10\n\x08silent_s\x18\x14 \x01(\x01\x12*\n\x07\x62reaker\x18\x15 \x01(\x0e\x32\x19.prefixlb.v1.BreakerState\x12\x18\n\x10\x62reaker_openings\x18\x16 \x01(\x04\"#\n\x0c\x41uditRequest\x12\x13\n\x0breplica_ids\x18\x01 \x03(\t\"\x88\x02\n\rAuditResponse\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12*\n\x07outcome\x18\x02 \x01(\x0e\x32\x19.prefixlb.v1.AuditOutcome\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x06\x12\x0b\n\x03seq\x18\x05 \x01(\x04\x12\x13\n\x0btree_blocks\x18\x06 \x01(\x04\x12\x15\n\rmirror_blocks\x18\x07 \x01(\x04\x12\x0f\n\x07missing\x18\x08 \x01(\x04\x12\x16\n\x0emissing_hashes\x18\t \x03(\x06\x12\r\n\x05\x65xtra\x18\n \x01(\x04\x12\x14\n\x0c\x65xtra_hashes\x18\x0b \x03(\x06\x12\x11\n\tforgotten\x18\x0c \x01(\x04*\x85\x01\n\nPickReason\x12\x1b\n\x17PICK_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12PICK_REASON_PREFIX\x10\x01\x12\x14\n\x10PICK_REASON_LOAD\x10\x02\x12\x14\n\x10PICK_REASON_COLD\x10\x03\x12\x16\n\x12PICK_REASON_POLICY\x10\x04*\x9a\x01\n\x0c\x42reakerState\x12\x1d\n\x19\x42REAKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42REAKER_STATE_CLOSED\x10\x01\x12\x1c\n\x18\x42REAKER_STATE_OVERLOADED\x10\x02\x12\x16\n\x12\x42REAKER_STATE_OPEN\x10\x03\x12\x1b\n\x17\x42REAKER_STATE_HALF_OPEN\x10\x04*y\n\x0bMirrorState\x12\x1c\n\x18MIRROR_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11MIRROR_STATE_COLD\x10\x01\x12\x19\n\x15MIRROR_STATE_SNAPSHOT\x10\x02\x12\x1a\n\x16MIRROR_STATE_STREAMING\x10\x03*\x80\x01\n\x0c\x41uditOutcome\x12\x1d\n\x19\x41UDIT_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41UDIT_OUTCOME_EQUAL\x10\x01\x12\x1b\n\x17\x41UDIT_OUTCOME_DIFFERENT\x10\x02\x12\x1b\n\x17\x41UDIT_OUTCOME_UNDECIDED\x10\x03\x32\xe7\x02\n\x05\x41\x64min\x12;\n\x04Pick\x12\x18.prefixlb.v1.PickRequest\x1a\x19.prefixlb.v1.PickResponse\x12\x44\n\x07Release\x12\x1b.prefixlb.v1.ReleaseRequest\x1a\x1c.prefixlb.v1.ReleaseResponse\x12\x44\n\x07\x45xplain\x12\x1b.prefixlb.v1.ExplainRequest\x1a\x1c.prefixlb.v1.ExplainResponse\x12S\n\x0cListReplicas\x12 .prefixlb.v1.ListReplicasRequest\x1a!.prefixlb.v1.ListReplicasResponse\x12@\n\x05\x41udit\x12\x19.prefixlb.v1.AuditRequest\x1a\x1a.prefixlb.v1.AuditResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17prefixlb/v1/admin.proto\x12\x0bprefixlb.v1\x1a\x17prefixlb/v1/delta.proto\x1a\x1bprefixlb/v1/inference.proto\"M\n\x0bPickRequest\x12-\n\x07request\x18\x01 \x01(\x0b\x32\x1c.prefixlb.v1.GenerateRequest\x12\x0f\n\x07lease_s\x18\x02 \x01(\x01\"\x9b\x01\n\x0cPickResponse\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x16\n\x0ematched_tokens\x18\x04 \x01(\r\x12\'\n\x06reason\x18\x05 \x01(\x0e\x32\x17.prefixlb.v1.PickReason\x12\x0e\n\x06ticket\x18\x06 \x01(\x06\".\n\x0eReleaseRequest\x12\x0e\n\x06ticket\x18\x01 \x01(\x06\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\"#\n\x0fReleaseResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\"?\n\x0e\x45xplainRequest\x12-\n\x07request\x18\x01 \x01(\x0b\x32\x1c.prefixlb.v1.GenerateRequest\"w\n\x0f\x45xplainResponse\x12\'\n\x04pick\x18\x01 \x01(\x0b\x32\x19.prefixlb.v1.PickResponse\x12*\n\ncandidates\x18\x02 \x03(\x0b\x32\x16.prefixlb.v1.Candidate\x12\x0f\n\x07refusal\x18\x03 \x01(\t\"\xf3\x01\n\tCandidate\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x10\n\x08\x65ligible\x18\x02 \x01(\x08\x12\x16\n\x0ematched_tokens\x18\x03 \x01(\r\x12\x17\n\x0f\x65xpected_tokens\x18\x04 \x01(\r\x12\x14\n\x0c\x61head_tokens\x18\x05 \x01(\x01\x12\x18\n\x10\x64\x65layed_requests\x18\x06 \x01(\x01\x12\x1e\n\x16\x64\x65\x63ode_pressure_tokens\x18\x07 \x01(\x01\x12\x13\n\x0b\x63ost_tokens\x18\x08 \x01(\x01\x12*\n\x07\x62reaker\x18\t \x01(\x0e\x32\x19.prefixlb.v1.BreakerState\"\x15\n\x13ListReplicasRequest\"D\n\x14ListReplicasResponse\x12,\n\x08replicas\x18\x01 \x03(\x0b\x32\x1a.prefixlb.v1.ReplicaStatus\"\x87\x04\n\rReplicaStatus\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.prefixlb.v1.Lease\x12(\n\x06mirror\x18\x02 \x01(\x0e\x32\x18.prefixlb.v1.MirrorState\x12\r\n\x05\x65poch\x18\x03 \x01(\x06\x12\x0b\n\x03seq\x18\x04 \x01(\x04\x12\r\n\x05\x63ount\x18\x05 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x06\x12\x1f\n\x04load\x18\x07 \x01(\x0b\x32\x11.prefixlb.v1.Load\x12\x11\n\tin_flight\x18\x08 \x01(\r\x12\x15\n\rprompt_tokens\x18\t \x01(\x04\x12\x18\n\x10\x61vailable_tokens\x18\n \x01(\x04\x12\x17\n\x0f\x63\x61ptured_tokens\x18\x0b \x01(\x04\x12\x18\n\x10\x64\x65livered_tokens\x18\x0c \x01(\x04\x12\x10\n\x08requests\x18\r \x01(\x04\x12\x0c\n\x04gaps\x18\x0e \x01(\x04\x12\x11\n\tsnapshots\x18\x0f \x01(\x04\x12\x0c\n\x04live\x18\x10 \x01(\x08\x12\x0f\n\x07refusal\x18\x11 \x01(\t\x12\x17\n\x0fother_tokenizer\x18\x12 \x01(\x08\x12\x13\n\x0b\x64\x65lta_lag_s\x18\x13 \x01(\x01\x12\x10\n\x08silent_s\x18\x14 \x01(\x01\x12*\n\x07\x62reaker\x18\x15 \x01(\x0e\x32\x19.prefixlb.v1.BreakerState\x12\x18\n\x10\x62reaker_openings\x18\x16 \x01(\x04\"#\n\x0c\x41uditRequest\x12\x13\n\x0breplica_ids\x18\x01 \x03(\t\"\x88\x02\n\rAuditResponse\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12*\n\x07outcome\x18\x02 \x01(\x0e\x32\x19.prefixlb.v1.AuditOutcome\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x06\x12\x0b\n\x03seq\x18\x05 \x01(\x04\x12\x13\n\x0btree_blocks\x18\x06 \x01(\x04\x12\x15\n\rmirror_blocks\x18\x07 \x01(\x04\x12\x0f\n\x07missing\x18\x08 \x01(\x04\x12\x16\n\x0emissing_hashes\x18\t \x03(\x06\x12\r\n\x05\x65xtra\x18\n \x01(\x04\x12\x14\n\x0c\x65xtra_hashes\x18\x0b \x03(\x06\x12\x11\n\tforgotten\x18\x0c \x01(\x04*\x85\x01\n\nPickReason\x12\x1b\n\x17PICK_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12PICK_REASON_PREFIX\x10\x01\x12\x14\n\x10PICK_REASON_LOAD\x10\x02\x12\x14\n\x10PICK_REASON_COLD\x10\x03\x12\x16\n\x12PICK_REASON_POLICY\x10\x04*\x9a\x01\n\x0c\x42reakerState\x12\x1d\n\x19\x42REAKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42REAKER_STATE_CLOSED\x10\x01\x12\x1c\n\x18\x42REAKER_STATE_OVERLOADED\x10\x02\x12\x16\n\x12\x42REAKER_STATE_OPEN\x10\x03\x12\x1b\n\x17\x42REAKER_STATE_HALF_OPEN\x10\x04*y\n\x0bMirrorState\x12\x1c\n\x18MIRROR_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11MIRROR_STATE_COLD\x10\x01\x12\x19\n\x15MIRROR_STATE_SNAPSHOT\x10\x02\x12\x1a\n\x16MIRROR_STATE_STREAMING\x10\x03*\x80\x01\n\x0c\x41uditOutcome\x12\x1d\n\x19\x41UDIT_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41UDIT_OUTCOME_EQUAL\x10\x01\x12\x1b\n\x17\x41UDIT_OUTCOME_DIFFERENT\x10\x02\x12\x1b\n\x17\x41UDIT_OUTCOME_UNDECIDED\x10\x03\x32\xe7\x02\n\x05\x41\x64min\x12;\n\x04Pick\x12\x18.prefixlb.v1.PickRequest\x1a\x19.prefixlb.v1.PickResponse\x12\x44\n\x07Release\x12\x1b.prefixlb.v1.ReleaseRequest\x1a\x1c.prefixlb.v1.ReleaseResponse\x12\x44\n\x07\x45xplain\x12\x1b.prefixlb.v1.ExplainRequest\x1a\x1c.prefixlb.v1.ExplainResponse\x12S\n\x0cListReplicas\x12 .prefixlb.v1.ListReplicasRequest\x1a!.prefixlb.v1.ListReplicasResponse\x12@\n\x05\x41udit\x12\x19.prefixlb.v1.AuditRequest\x1a\x1a.prefixlb.v1.AuditResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'prefixlb.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PICKREASON']._serialized_start=1751
-  _globals['_PICKREASON']._serialized_end=1884
-  _globals['_BREAKERSTATE']._serialized_start=1887
-  _globals['_BREAKERSTATE']._serialized_end=2041
-  _globals['_MIRRORSTATE']._serialized_start=2043
-  _globals['_MIRRORSTATE']._serialized_end=2164
-  _globals['_AUDITOUTCOME']._serialized_start=2167
-  _globals['_AUDITOUTCOME']._serialized_end=2295
+  _globals['_PICKREASON']._serialized_start=1768
+  _globals['_PICKREASON']._serialized_end=1901
+  _globals['_BREAKERSTATE']._serialized_start=1904
+  _globals['_BREAKERSTATE']._serialized_end=2058
+  _globals['_MIRRORSTATE']._serialized_start=2060
+  _globals['_MIRRORSTATE']._serialized_end=2181
+  _globals['_AUDITOUTCOME']._serialized_start=2184
+  _globals['_AUDITOUTCOME']._serialized_end=2312
   _globals['_PICKREQUEST']._serialized_start=94
   _globals['_PICKREQUEST']._serialized_end=171
   _globals['_PICKRESPONSE']._serialized_start=174
@@ -52,19 +52,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXPLAINREQUEST']._serialized_start=416
   _globals['_EXPLAINREQUEST']._serialized_end=479
   _globals['_EXPLAINRESPONSE']._serialized_start=481
-  _globals['_EXPLAINRESPONSE']._serialized_end=583
-  _globals['_CANDIDATE']._serialized_start=586
-  _globals['_CANDIDATE']._serialized_end=829
-  _globals['_LISTREPLICASREQUEST']._serialized_start=831
-  _globals['_LISTREPLICASREQUEST']._serialized_end=852
-  _globals['_LISTREPLICASRESPONSE']._serialized_start=854
-  _globals['_LISTREPLICASRESPONSE']._serialized_end=922
-  _globals['_REPLICASTATUS']._serialized_start=925
-  _globals['_REPLICASTATUS']._serialized_end=1444
-  _globals['_AUDITREQUEST']._serialized_start=1446
-  _globals['_AUDITREQUEST']._serialized_end=1481
-  _globals['_AUDITRESPONSE']._serialized_start=1484
-  _globals['_AUDITRESPONSE']._serialized_end=1748
-  _globals['_ADMIN']._serialized_start=2298
-  _globals['_ADMIN']._serialized_end=2657
+  _globals['_EXPLAINRESPONSE']._serialized_end=600
+  _globals['_CANDIDATE']._serialized_start=603
+  _globals['_CANDIDATE']._serialized_end=846
+  _globals['_LISTREPLICASREQUEST']._serialized_start=848
+  _globals['_LISTREPLICASREQUEST']._serialized_end=869
+  _globals['_LISTREPLICASRESPONSE']._serialized_start=871
+  _globals['_LISTREPLICASRESPONSE']._serialized_end=939
+  _globals['_REPLICASTATUS']._serialized_start=942
+  _globals['_REPLICASTATUS']._serialized_end=1461
+  _globals['_AUDITREQUEST']._serialized_start=1463
+  _globals['_AUDITREQUEST']._serialized_end=1498
+  _globals['_AUDITRESPONSE']._serialized_start=1501
+  _globals['_AUDITRESPONSE']._serialized_end=1765
+  _globals['_ADMIN']._serialized_start=2315
+  _globals['_ADMIN']._serialized_end=2674
 # @@protoc_insertion_point(module_scope)

@@ -265,6 +265,11 @@ class ExplainResponse(_message.Message):
 
     PICK_FIELD_NUMBER: _builtins.int
     CANDIDATES_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    refusal: _builtins.str
+    """Why the picked replica would refuse the prompt: its model's context or its pool is too small. Empty: it would not,
+    as far as it says.
+    """
     @_builtins.property
     def pick(self) -> Global___PickResponse: ...
     @_builtins.property
@@ -274,10 +279,11 @@ class ExplainResponse(_message.Message):
         *,
         pick: Global___PickResponse | None = ...,
         candidates: _abc.Iterable[Global___Candidate] | None = ...,
+        refusal: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pick", b"pick"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "pick", b"pick"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "pick", b"pick", "refusal", b"refusal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

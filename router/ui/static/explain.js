@@ -73,8 +73,9 @@ export class Explain {
     byId("candidates").replaceChildren();
   }
 
-  verdict({ pick }) {
+  verdict({ pick, refusal }) {
     if (!pick) return "No replica can take this prompt now.";
+    if (refusal) return `${pick.replica_id} would refuse it: ${refusal}.`;
     return `${pick.replica_id} (${pick.reason}): ${count(pick.matched_tokens)} of ${count(pick.prompt_tokens)} prompt tokens are cached there.`;
   }
 
