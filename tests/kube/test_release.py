@@ -9,6 +9,15 @@ from tests.kube.steady_load import steadily_loaded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
+BASE_BYTES = 115 * 10**6
+"""debian:bookworm-slim with its Python, beside which our own packages lie in one folder."""
+
+LOOK_AT_IMAGE = """
+import importlib.util, os, sys
+files = (os.path.join(at, name) for at, _, names in os.walk(sys.prefix) for name in names)
+print(sum(os.lstat(file).st_size for file in files), importlib.util.find_spec("torch"))
+"""
+
 
 def test_helm_test_gets_an_answer(release: Release) -> None:
     log = release.test()
@@ -19,6 +28,12 @@ def test_helm_test_gets_an_answer(release: Release) -> None:
 def test_routers_find_every_replica_and_mirror_it(release: Release) -> None:
     assert len(release.pods("replica")) >= 2
     release.settle()
+
+
+def test_a_router_s_image_has_no_torch_and_less_than_250_mb(release: Release) -> None:
+    pod = release.pods("router")[0]["metadata"]["name"]
+    size, torch = release.kubectl("exec", pod, "--", "python3", "-c", LOOK_AT_IMAGE).split()
+    assert torch == "None" and 10**7 < int(size) < 250 * 10**6 - BASE_BYTES
 
 
 def test_an_upgrade_without_a_change_makes_no_new_pods(release: Release) -> None:

@@ -2,7 +2,6 @@
 
 use super::blocks::At;
 use super::holders::Holders;
-use super::locator::Slot;
 use super::run::{Run, RunId};
 use super::span::Span;
 use super::{Index, ReplicaId, Tally};
@@ -12,39 +11,8 @@ use crate::delta::Removed;
 /// Where a replica last stored and last removed: where it goes on, mostly.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Recent {
-    stored: RunId,
-    removed: RunId,
-}
-
-/// A block that is looked for while others read the index.
-#[derive(Debug)]
-pub(super) struct Sought {
-    replica: ReplicaId,
-    hash: u64,
-    search: Search,
-}
-
-#[derive(Debug)]
-enum Search {
-    Asked,
-    /// It may be here.
-    Places(Vec<Slot>),
-    Found(Option<At>),
-}
-
-impl Sought {
-    fn is(&self, replica: ReplicaId, hash: u64) -> bool {
-        self.replica == replica && self.hash == hash
-    }
-
-    /// The block that the locator is to be asked for.
-    pub fn asks(&self) -> Option<u64> {
-        matches!(self.search, Search::Asked).then_some(self.hash)
-    }
-
-    pub fn may_be_at(&mut self, places: Vec<Slot>) {
-        self.search = Search::Places(places);
-    }
+    stored: At,
+    removed: At,
 }
 
 /// Blocks that are removed, and runs that are looked at, in a step; in tests so few that it takes many.
@@ -72,8 +40,8 @@ impl Index {
         parent != NO_PARENT && self.seek(replica, self.recent[replica as usize].stored, parent)
     }
 
-    /// The same as a step, after which an [`errand`](Self::errand) may be due: how many it did not hold, and how many
-    /// are done, which are those of one run, or none if one was cut to store them after it.
+    /// The same for the first of them that come into one run, as a step after which an [`errand`](Self::errand) may be
+    /// due: how many it did not hold, and how many are done. None are if a run was cut first: call it again.
     pub fn store_step(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> (u64, usize) {
         self.clock = self.clock.wrapping_add(1);
         let all = hashes.len();
@@ -89,34 +57,33 @@ impl Index {
         };
         if parent != NO_PARENT && self.follows_forgotten(replica, parent_at) {
             self.forgotten[replica as usize].add(Tally::of(std::iter::once(hashes)));
+            if let Some(at) = parent_at {
+                self.settle(at.run); // perhaps cut for these, before forgetting began
+            }
             return (all as u64, all);
-        }
-        if let Some(at) = parent_at
-            && self.branches_off(at, hashes)
-        {
-            self.recent[replica as usize].stored = self.split(at.run, at.offset + 1);
-            self.clock = self.clock.wrapping_sub(1); // nothing is stored yet
-            return (0, 0);
         }
         let Some(&first) = hashes.first() else {
             return (0, 0);
         };
-        let (at, done) = match self.find_next(parent_at, first) {
+        let next = self.find_next(parent_at, first);
+        if next.is_none()
+            && let Some(At { run, offset }) = parent_at
+            && offset + 1 < self.runs[run].len()
+        {
+            let front = self.split(run, offset + 1);
+            self.recent[replica as usize].stored = self.last_of(front);
+            self.clock = self.clock.wrapping_sub(1); // nothing is stored yet
+            return (0, 0);
+        }
+        let (at, done) = match next {
             Some(at) => self.hold_known(replica, parent, at, hashes),
             None => self.hold_new(replica, parent, parent_at, hashes),
         };
-        self.recent[replica as usize].stored = at.run;
+        self.recent[replica as usize].stored = at;
         self.runs[at.run].touch(self.clock);
         let stored = self.tally(replica).count - before;
         self.forget_excess();
         (stored, done)
-    }
-
-    /// Whether what follows a block inside a run is new.
-    fn branches_off(&self, At { run, offset }: At, hashes: &[u64]) -> bool {
-        let (span, next) = (&self.runs[run].span, offset + 1);
-        let is_new = |first| span.get(next) != first && self.starts.find(first).is_none();
-        self.orphans == 0 && next < span.len && hashes.first().is_some_and(|&first| is_new(first))
     }
 
     /// The replica no longer holds `removed.last` and the `count - 1` blocks before it. Returns how many it held.
@@ -145,11 +112,11 @@ impl Index {
             return (0, goes_on);
         }
         let recent = self.recent[replica as usize].removed;
-        if let Some(run) = self.runs.get(recent)
+        if let Some(run) = self.runs.get(recent.run)
             && let (len, count) = (run.len(), left.count as usize)
             && run.span.last == left.last
             && count < len.min(STEP)
-            && self.drop_end(replica, recent, len - count, len)
+            && self.drop_end(replica, recent.run, len - count, len)
         {
             left.count = 0;
             return (count as u64, false);
@@ -192,7 +159,7 @@ impl Index {
                 None if from > 0 => span.get(from - 1),
                 None => NO_PARENT,
             };
-            self.recent[replica as usize].removed = run;
+            self.recent[replica as usize].removed = At { run, offset: 0 };
             if !self.drop_end(replica, run, from, to) {
                 // Settled later: that forgets blocks nobody holds, and with them the way up.
                 let touched = self.drop_range(replica, run, from, to);
@@ -209,26 +176,20 @@ impl Index {
 
     /// The replica holds nothing. Returns how many blocks it held. Looks at every run.
     pub fn clear(&mut self, replica: ReplicaId) -> u64 {
-        let (mut from, mut held, mut goes_on) = (0, 0, true);
+        let mut from = 0;
+        let (held, mut goes_on) = self.clear_step(replica, &mut from);
         while goes_on {
-            self.tidy();
-            let (now, more) = self.clear_step(replica, &mut from);
-            held += now;
-            goes_on = more;
+            (_, goes_on) = self.clear_step(replica, &mut from);
         }
         self.tidy();
         held
     }
 
     /// The same in steps, of which the first is from 0 and each looks at a few runs: how many blocks it held, and
-    /// whether there is more to do, before anything else is done to the index but an [`errand`](Self::errand), which
-    /// must be done if it is due.
+    /// whether there is more to do, before anything else is done to the index but an [`errand`](Self::errand).
     pub fn clear_step(&mut self, replica: ReplicaId, from: &mut usize) -> (u64, bool) {
         let mut held = 0;
         if *from == 0 {
-            if self.blocks.is_untidy() {
-                return (0, true); // tidied now: that may forget, which counts on what is known
-            }
             held = self.tally(replica).count;
             self.forgotten[replica as usize] = Tally::default();
             let known = std::mem::take(&mut self.known[replica as usize]);
@@ -236,7 +197,7 @@ impl Index {
                 return (held, false);
             }
         }
-        // All are dropped before any is settled: that may join two runs, the holders of both.
+        // All are dropped before any is settled, or forgotten: that may join two runs, the holders of both.
         let to = self.runs.num_slots().min(*from + STEP);
         if *from < to {
             for id in *from as RunId..to as RunId {
@@ -247,6 +208,7 @@ impl Index {
                 }
             }
             *from = to;
+            self.dropping = to < self.runs.num_slots();
             return (held, true);
         }
         self.settle_touched();
@@ -264,7 +226,8 @@ impl Index {
         };
         // Settling one may take in or forget others; those need no more.
         if self.runs[run].is_alive() {
-            if self.looked_at.replace(run) != Some(run) && self.look_at_join(run) {
+            if self.looked_at.take() != Some(run) && self.look_at_join(run) {
+                self.looked_at = Some(run);
                 self.touched.push(run);
                 return true;
             }
@@ -279,65 +242,6 @@ impl Index {
         At { run, offset }
     }
 
-    /// Where the replica's part of a run ends, if it does with this block.
-    fn end(&self, replica: ReplicaId, run: RunId, hash: u64) -> Option<At> {
-        let found = self.runs.get(run)?;
-        let depth = found.holders.depth(replica, found.len());
-        let is_it = depth > 0 && found.span.get(depth - 1) == hash;
-        is_it.then(|| At {
-            run,
-            offset: depth - 1,
-        })
-    }
-
-    /// Has a block looked for, unless it is at hand: whether that took this step. Where it may be is looked up outside
-    /// of the steps, and where of those it is in one.
-    fn seek(&mut self, replica: ReplicaId, guess: RunId, hash: u64) -> bool {
-        let sought = self.sought.take().filter(|it| it.is(replica, hash));
-        let (search, takes_step) = match sought.map(|it| it.search) {
-            None if self.end(replica, guess, hash).is_some() => return false,
-            None => (Search::Asked, true),
-            Some(Search::Places(places)) => {
-                let at = self.find_among(replica, &places, hash);
-                (Search::Found(at), true)
-            }
-            Some(search) => (search, false),
-        };
-        self.sought = Some(Sought {
-            replica,
-            hash,
-            search,
-        });
-        takes_step
-    }
-
-    /// Where a block stands: where it was looked for, or where the replica's part of the run `guess` ends, or elsewhere.
-    fn find_end(&mut self, replica: ReplicaId, guess: RunId, hash: u64) -> Option<At> {
-        let sought = self.sought.take().filter(|it| it.is(replica, hash));
-        if let Some(at) = self.end(replica, guess, hash) {
-            return Some(at);
-        }
-        match sought.map(|it| it.search) {
-            Some(Search::Found(at)) => at,
-            Some(Search::Places(places)) => self.find_among(replica, &places, hash),
-            _ => {
-                let held = self
-                    .blocks
-                    .find(&self.runs, hash, |at| self.is_held(replica, at));
-                held.or_else(|| self.find(hash))
-            }
-        }
-    }
-
-    /// A publisher that lies may have a block at two places: what others hold must not hide what this one does.
-    fn find_among(&self, replica: ReplicaId, places: &[Slot], hash: u64) -> Option<At> {
-        let find = |is: &dyn Fn(At) -> bool| {
-            let places = places.iter().copied();
-            self.blocks.find_among(places, &self.runs, hash, is)
-        };
-        find(&|at| self.is_held(replica, at)).or_else(|| find(&|_| true))
-    }
-
     /// Where a block stands that follows `parent`, if it is known. It is the next one there, or starts a run
     /// below it, or one whose parent was not known.
     fn find_next(&self, parent: Option<At>, hash: u64) -> Option<At> {
@@ -347,7 +251,7 @@ impl Index {
             if offset < span.len && span.get(offset) == hash {
                 return Some(At { run, offset });
             }
-            if (offset < span.len || *children == 0) && self.orphans == 0 {
+            if offset == span.len && *children == 0 && self.orphans == 0 {
                 return None;
             }
         }
@@ -395,7 +299,7 @@ impl Index {
     /// Appends to the run that the replica stored in last, which ends a branch and nobody else holds: the usual
     /// store, if it is one.
     fn append_end(&mut self, replica: ReplicaId, parent: u64, hashes: &[u64]) -> bool {
-        let id = self.recent[replica as usize].stored;
+        let id = self.recent[replica as usize].stored.run;
         if self.orphans > 0 || self.runs.get(id).is_none() {
             return false;
         }
@@ -497,17 +401,12 @@ impl Index {
             run.holders.leave_others_behind(replica, len);
             return id;
         }
-        let above = if offset + 1 < len {
-            self.split(id, offset + 1)
-        } else {
-            id
-        };
         let child = self.add_run(Run {
-            span: Span::at(self.runs[above].span.end()),
+            span: Span::at(self.runs[id].span.end()),
             holders: Holders::of(replica),
             ..Run::default()
         });
-        self.link(above, child);
+        self.link(id, child);
         child
     }
 

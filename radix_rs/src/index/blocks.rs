@@ -1,28 +1,27 @@
 //! All blocks of the index: their chunks, and where a hash stands.
 
 use super::arena::Arena;
-use super::chunk::{CHUNK, Chunk, ChunkId};
+use super::chunk::{CHUNK, Chunk, ChunkId, Hashes};
 use super::locator::{Locator, Slot};
 use super::run::RunId;
 use super::span::Span;
 
 /// A block's place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct At {
     pub run: RunId,
     pub offset: usize,
 }
 
-/// Memory of so many chunks is kept for others.
-const SPARE: usize = if cfg!(test) { 2 } else { 1024 };
-/// With less it is made ahead: memory that is touched for the first time takes longer than a step.
-const AHEAD: usize = if cfg!(test) { 1 } else { 64 };
+/// Spare memory, in chunks. With less, more is made ahead, as touching it for the first time takes longer than a step;
+/// twice as much is kept.
+const SPARE: usize = if cfg!(test) { 1 } else { 64 };
 
 /// Chunks to use again.
 #[derive(Debug, Default)]
 struct Freed {
     ids: Vec<ChunkId>,
-    spare: Vec<Chunk>,
+    spare: Vec<Hashes>,
 }
 
 /// The chunks by number, and the [`Locator`] that leads to them.
@@ -43,7 +42,9 @@ pub(crate) struct Blocks {
 #[derive(Debug, Default)]
 pub(crate) struct Errand {
     locator: Locator,
-    spare: Vec<Chunk>,
+    /// Of chunks to make.
+    shortage: usize,
+    made: Vec<Hashes>,
     blocks: usize,
     sought: Option<u64>,
     found: Option<Vec<Slot>>,
@@ -51,9 +52,7 @@ pub(crate) struct Errand {
 
 impl Errand {
     pub fn run(&mut self) {
-        if self.spare.len() < AHEAD {
-            self.spare.resize_with(2 * AHEAD, Chunk::default);
-        }
+        self.made.resize_with(self.shortage, Hashes::default);
         self.locator.tidy(self.blocks);
         self.found = self.sought.map(|hash| self.locator.find(hash).collect());
     }
@@ -67,16 +66,21 @@ impl Blocks {
 
     /// Where a hash stands, however deep inside a run, if `is` accepts it.
     pub fn find(&self, runs: &Arena, hash: u64, is: impl Fn(At) -> bool) -> Option<At> {
-        self.find_among(self.locator.find(hash), runs, hash, is)
+        self.find_among(self.places(hash), runs, hash, is)
     }
 
-    /// The same if it is at one of these places.
+    /// The places it may be at, the newest first.
+    pub fn places(&self, hash: u64) -> impl Iterator<Item = Slot> {
+        self.locator.find(hash)
+    }
+
+    /// The same as `find` if it is at one of these places.
     pub fn find_among(
         &self,
         mut slots: impl Iterator<Item = Slot>,
         runs: &Arena,
         hash: u64,
-        is: impl Fn(At) -> bool,
+        mut is: impl FnMut(At) -> bool,
     ) -> Option<At> {
         slots.find_map(|slot| {
             let chunk = slot / CHUNK as Slot;
@@ -91,18 +95,20 @@ impl Blocks {
         })
     }
 
-    /// Whether there is something to tidy.
-    pub fn is_untidy(&self) -> bool {
-        self.free.spare.len() < AHEAD || self.locator.is_untidy(self.len)
+    fn shortage(&self) -> usize {
+        let spare = self.free.spare.len();
+        if spare < SPARE { 2 * SPARE - spare } else { 0 }
     }
 
     /// Gives the locator away, if there is something to tidy or a block to look for. Until it is back, no block may be
     /// changed or found.
     pub fn errand(&mut self, sought: Option<u64>) -> Option<Errand> {
-        let is_due = sought.is_some() || self.is_untidy();
+        let shortage = self.shortage();
+        let is_due = sought.is_some() || shortage > 0 || self.locator.is_untidy(self.len);
         is_due.then(|| Errand {
             locator: std::mem::take(&mut self.locator),
-            spare: std::mem::take(&mut self.free.spare),
+            shortage,
+            made: Vec::new(),
             blocks: self.len,
             sought,
             found: None,
@@ -112,7 +118,7 @@ impl Blocks {
     /// The places that the block may be at, if one was looked for.
     pub fn done(&mut self, errand: Errand) -> Option<Vec<Slot>> {
         self.locator = errand.locator;
-        self.free.spare = errand.spare;
+        self.free.spare.extend(errand.made);
         self.locator_bytes = self.locator.size_bytes();
         errand.found
     }
@@ -255,7 +261,7 @@ impl Blocks {
         }
         self.owners[id as usize] = run;
         self.written[id as usize] = 0;
-        Chunk::new(id, self.free.spare.pop())
+        Chunk::new(id, self.free.spare.pop().unwrap_or_default())
     }
 
     /// Bytes of the chunks and of what leads to them.
@@ -280,7 +286,7 @@ fn slot(chunk: ChunkId, at: usize) -> Slot {
 fn free(locator: &mut Locator, freed: &mut Freed, chunk: Chunk) {
     locator.forget_chunk(chunk.id);
     freed.ids.push(chunk.id);
-    if freed.spare.len() < SPARE {
-        freed.spare.push(chunk);
+    if freed.spare.len() < 2 * SPARE {
+        freed.spare.push(chunk.hashes);
     }
 }

@@ -37,7 +37,8 @@ impl Index {
 
     /// Forgets until the bound is kept.
     pub(super) fn forget_excess(&mut self) {
-        while self.size_bytes() > self.max_bytes
+        while !self.dropping
+            && self.size_bytes() > self.max_bytes
             && let Some(run) = self.next_to_forget()
         {
             self.forget_end(run);

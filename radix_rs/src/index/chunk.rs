@@ -6,18 +6,20 @@ pub(crate) const CHUNK: usize = if cfg!(test) { 4 } else { 32 };
 /// Names a chunk of the index; used again after it is freed.
 pub(crate) type ChunkId = u32;
 
+/// Memory of a chunk.
+pub(crate) type Hashes = Box<[u64; CHUNK]>;
+
 /// Neighbours in a run, at places that neighbouring runs do not use. Long enough that its allocation costs little
 /// a block, short enough that a run wastes little at its ends.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Chunk {
     pub id: ChunkId,
-    hashes: Box<[u64; CHUNK]>,
+    pub hashes: Hashes,
 }
 
 impl Chunk {
-    /// In the memory of one that was freed, if there is one.
-    pub fn new(id: ChunkId, spare: Option<Self>) -> Self {
-        let hashes = spare.map_or_else(|| Box::new([0; CHUNK]), |spare| spare.hashes);
+    /// `hashes`: whatever they were.
+    pub fn new(id: ChunkId, hashes: Hashes) -> Self {
         Self { id, hashes }
     }
 

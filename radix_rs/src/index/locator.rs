@@ -74,6 +74,8 @@ pub(crate) struct Locator {
     /// The largest power of two that is not above the number of buckets, minus 1.
     mask: usize,
     entries: usize,
+    /// Of those, the ones that tidying all buckets left: blocks may be gone whose chunk is written no further.
+    kept: usize,
     /// Entries that the buckets have room for.
     room: usize,
     /// Next bucket to tidy.
@@ -147,6 +149,7 @@ impl Locator {
         }
         bucket.truncate(kept);
         self.entries -= before - kept;
+        self.kept = self.kept.min(self.entries);
     }
 
     /// Gives half of the next bucket to a new one.
@@ -206,9 +209,9 @@ impl Locator {
         self.buckets.len() > 1 && live < self.buckets.len() * LONG / 4
     }
 
-    /// Invalid entries outnumber the blocks.
+    /// Entries that can be dropped outnumber the blocks.
     fn is_stale(&self, live: usize) -> bool {
-        self.entries > 2 * live + SLACK
+        self.entries > 2 * live.max(self.kept) + SLACK
     }
 
     /// Puts new entries into their buckets, makes as many of those as `live` blocks need, and drops invalid entries
@@ -238,6 +241,7 @@ impl Locator {
             bucket.shrink_to(bucket.len() * 5 / 4);
             self.room += bucket.capacity();
         }
+        self.kept = self.entries;
     }
 
     /// Places with these bits of the hash, the newest first.

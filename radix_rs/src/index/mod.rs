@@ -23,10 +23,10 @@
 //! copied, added to the digest and noted at the end of a bucket.
 //!
 //! Events are applied in steps, between which others may read. What concerns the locator alone, which no walk
-//! needs, is an errand, to be run while they do: putting new entries into their buckets, tidying those, and looking for
-//! the block that the next step begins at.
+//! needs, and memory nobody uses yet is an errand, to be run while they do: putting new entries into their buckets,
+//! tidying those, looking for the block that the next step begins at, and touching what new blocks will be written to.
 //!
-//! `apply` changes what a replica holds; `shape` cuts and joins runs; `bound` forgets, in the order of a `queue`;
+//! `apply` changes what a replica holds; `seek` finds where it goes on; `shape` cuts and joins runs; `bound` forgets, in the order of a `queue`;
 //! `walk` reads, and `browse` for people; `check` proves.
 //!
 //! One index serves all models: chains of different namespaces share no hash.
@@ -52,6 +52,7 @@ mod position;
 mod queue;
 mod replica_set;
 mod run;
+mod seek;
 mod shape;
 mod span;
 mod starts;
@@ -67,12 +68,13 @@ pub use replica_set::{ReplicaId, ReplicaSet};
 pub use walk::Matches;
 pub(crate) use walk::{bisect, common};
 
-use apply::{Recent, Sought};
+use apply::Recent;
 use arena::Arena;
 pub(crate) use blocks::Errand;
 use blocks::{At, Blocks};
 use queue::Queue;
 use run::{RunId, Tick};
+use seek::Sought;
 use starts::Starts;
 
 /// How many blocks a replica holds, and the wrapping sum of their hashes.
@@ -126,8 +128,10 @@ pub struct Index {
     orphans: usize,
     /// Runs that a removal touched, still to be settled.
     touched: Vec<RunId>,
-    /// The last of them that was looked at before it is joined.
+    /// The one of them that was looked at before it is joined.
     looked_at: Option<RunId>,
+    /// A replica is being cleared, and still holds blocks that are not counted any more.
+    dropping: bool,
     /// For the next step.
     sought: Option<Sought>,
 }
@@ -150,6 +154,7 @@ impl Default for Index {
             orphans: 0,
             touched: Vec::new(),
             looked_at: None,
+            dropping: false,
             sought: None,
         }
     }

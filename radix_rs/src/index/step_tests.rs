@@ -178,6 +178,20 @@ proptest! {
 }
 
 #[test]
+fn entries_that_tidying_cannot_drop_keep_nobody_waiting() {
+    let mut index = Index::default();
+    let replica = index.add_replica();
+    for number in 0..20 {
+        let prompt = chain(100 * number + 1, 4);
+        index.store(replica, NO_PARENT, &prompt);
+        index.remove(replica, &Removed::of(&prompt[1..]).unwrap());
+    }
+    assert!(index.errand().is_none());
+    assert_eq!(index.clear(replica), 20);
+    index.check().unwrap();
+}
+
+#[test]
 fn a_block_that_is_not_at_hand_is_looked_for_and_its_run_cut_in_steps_of_their_own() {
     let mut index = Index::default();
     let replica = index.add_replica();

@@ -220,7 +220,7 @@ impl Core {
                     work.is_news |= stored > 0;
                     work.done += done;
                     goes_on = done < left.len();
-                    // A cut is a step of its own.
+                    // It goes on in another run, or after a cut: in another step.
                     cost = if goes_on { STEP } else { cost + done };
                 }
                 Some(Event::Removed(range)) => {
