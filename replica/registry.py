@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import cast
@@ -40,6 +41,10 @@ class Registry:
         self._cluster = cluster
         self._lease = lease
         self._known: bool | None = None
+        self._epochs: deque[int] = deque(maxlen=16)
+        """Those of the leases written here."""
+        self._other = ""
+        """Address of another replica that renews the lease too."""
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
@@ -60,6 +65,8 @@ class Registry:
     async def renew(self) -> bool:
         """Whether Redis took the lease."""
         lease = self._lease()
+        if lease.epoch not in self._epochs:
+            self._epochs.append(lease.epoch)
         members = keys.members(self._cluster)
         key = keys.lease(self._cluster, lease.replica_id)
         try:
@@ -67,11 +74,12 @@ class Registry:
                 seconds, microseconds = await self._client.time()
                 now_s = seconds + microseconds / 1e6
                 async with self._client.pipeline(transaction=True) as pipe:
+                    pipe.mget((key,))  # unlike GET it takes a key of another type for none
                     pipe.set(key, lease.SerializeToString(), px=int(keys.LEASE_TTL_S * 1000))
                     pipe.zadd(members, {lease.replica_id: now_s})
                     pipe.zremrangebyscore(members, "-inf", now_s - keys.REMAINS_TTL_S)
                     pipe.expire(members, keys.REMAINS_TTL_S)
-                    await pipe.execute()
+                    (before,), *_ = await pipe.execute()
         except (RedisError, OSError) as error:
             self._metrics.lease_failures.inc()
             if self._known is not False:
@@ -83,8 +91,28 @@ class Registry:
             return False
         if not self._known:
             log.info("lease held key=%s address=%s", key, lease.address)
+        else:  # what was there at the first time may be of a life before
+            self._look_for_another(before, key, lease)
         self._known = True
         return True
+
+    def _look_for_another(self, value: bytes | None, key: str, own: delta_pb2.Lease) -> None:
+        """Say so if what the lease was before its renewal was not written here."""
+        try:
+            held = delta_pb2.Lease.FromString(value or b"")
+        except DecodeError:
+            return
+        is_own = held.address == own.address and held.epoch in self._epochs
+        other = "" if not value or is_own else held.address
+        if other and other != self._other:
+            log.warning(
+                "another replica renews the lease of this id: give each its own --replica-id"
+                " key=%s replica=%s address=%s other=%r other_epoch=%016x",
+                *(key, own.replica_id, own.address, other, held.epoch),
+            )
+        elif self._other and not other:
+            log.info("no other replica renews the lease any more key=%s", key)
+        self._other = other
 
     async def _make_way(self, key: str) -> None:
         """Remove what is no set of members: it is ours by its name, and of no use to anybody."""

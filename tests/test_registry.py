@@ -49,10 +49,11 @@ class SlowRedis:
     def __getattr__(self, command: str) -> Any:
         return lambda *arguments, **options: self.calls.append((command, *arguments))
 
-    async def execute(self) -> None:
+    async def execute(self) -> list[list[None]]:
         self.asked.set()
         try:
             await self.answer.wait()
+            return [[None]]
         except asyncio.CancelledError:
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -60,12 +61,14 @@ class SlowRedis:
             raise
 
 
-def registry_on(client: object, replica_id: str = "a", address: str = "10.0.0.1:1") -> Registry:
+def registry_on(
+    client: object, replica_id: str = "a", address: str = "10.0.0.1:1", epoch: int = 0
+) -> Registry:
     return Registry(
         cast(Redis, client),
         EngineRig().metrics,
         cluster=CLUSTER,
-        lease=lambda: Lease(replica_id=replica_id, address=address),
+        lease=lambda: Lease(replica_id=replica_id, address=address, epoch=epoch),
     )
 
 
@@ -112,6 +115,38 @@ async def test_an_id_that_another_replica_uses_is_not_taken(redis_url: str) -> N
             async with second.held():
                 pass
         assert Lease.FromString(await client.get(key)).address == "10.0.0.1:1"
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("address", ["10.0.0.2:1", "10.0.0.1:1"], ids=["elsewhere", "same address"])
+async def test_two_that_renew_the_lease_of_one_id_say_so_once_and_when_it_is_over(
+    redis_url: str, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    caplog.set_level("INFO", "replica.registry")
+
+    def said() -> list[str]:
+        lines = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return [line for line in lines if "other" in line]
+
+    async with open_redis(redis_url) as client:
+        first = registry_on(client, epoch=1)
+        second = registry_on(client, address=address, epoch=2)  # started while Redis was away
+        for each in (first, first, second):
+            assert await each.renew()
+        assert said() == []
+        for each in (first, second, first, second):
+            assert await each.renew()
+        warnings = said()
+        assert len(warnings) == 2
+        assert "--replica-id" in warnings[0]
+        assert f"address=10.0.0.1:1 other='{address}' other_epoch={2:016x}" in warnings[0]
+        assert f"address={address} other='10.0.0.1:1' other_epoch={1:016x}" in warnings[1]
+        for _ in range(2):
+            assert await first.renew()
+        assert said() == [
+            "no other replica renews the lease any more key=" + keys.lease(CLUSTER, "a")
+        ]
 
 
 @pytest.mark.redis

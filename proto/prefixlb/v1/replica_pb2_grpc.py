@@ -70,6 +70,7 @@ class ReplicaServicer:
 
     def Snapshot(self, request, context):
         """Snapshot streams the whole tree as of (epoch, seq); deltas of later seq continue it.
+        RESOURCE_EXHAUSTED while too many wait for theirs, ABORTED if it is not read: ask again after a pause.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

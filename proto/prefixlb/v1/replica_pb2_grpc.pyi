@@ -36,7 +36,9 @@ class ReplicaStub:
     Info: _grpc.UnaryUnaryMultiCallable[_replica_pb2.InfoRequest, _replica_pb2.InfoResponse]
     """Info describes the replica and its present load."""
     Snapshot: _grpc.UnaryStreamMultiCallable[_replica_pb2.SnapshotRequest, _replica_pb2.SnapshotResponse]
-    """Snapshot streams the whole tree as of (epoch, seq); deltas of later seq continue it."""
+    """Snapshot streams the whole tree as of (epoch, seq); deltas of later seq continue it.
+    RESOURCE_EXHAUSTED while too many wait for theirs, ABORTED if it is not read: ask again after a pause.
+    """
     Flush: _grpc.UnaryUnaryMultiCallable[_replica_pb2.FlushRequest, _replica_pb2.FlushResponse]
     """Flush empties the cache and starts a new epoch. FAILED_PRECONDITION while requests run."""
     Tokenizer: _grpc.UnaryStreamMultiCallable[_replica_pb2.TokenizerRequest, _replica_pb2.TokenizerResponse]
@@ -50,7 +52,9 @@ class ReplicaAsyncStub(ReplicaStub):
     Info: _aio.UnaryUnaryMultiCallable[_replica_pb2.InfoRequest, _replica_pb2.InfoResponse]  # type: ignore[assignment]
     """Info describes the replica and its present load."""
     Snapshot: _aio.UnaryStreamMultiCallable[_replica_pb2.SnapshotRequest, _replica_pb2.SnapshotResponse]  # type: ignore[assignment]
-    """Snapshot streams the whole tree as of (epoch, seq); deltas of later seq continue it."""
+    """Snapshot streams the whole tree as of (epoch, seq); deltas of later seq continue it.
+    RESOURCE_EXHAUSTED while too many wait for theirs, ABORTED if it is not read: ask again after a pause.
+    """
     Flush: _aio.UnaryUnaryMultiCallable[_replica_pb2.FlushRequest, _replica_pb2.FlushResponse]  # type: ignore[assignment]
     """Flush empties the cache and starts a new epoch. FAILED_PRECONDITION while requests run."""
     Tokenizer: _aio.UnaryStreamMultiCallable[_replica_pb2.TokenizerRequest, _replica_pb2.TokenizerResponse]  # type: ignore[assignment]
@@ -73,7 +77,9 @@ class ReplicaServicer(metaclass=_abc_1.ABCMeta):
         request: _replica_pb2.SnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_replica_pb2.SnapshotResponse], _abc.AsyncIterator[_replica_pb2.SnapshotResponse]]:
-        """Snapshot streams the whole tree as of (epoch, seq); deltas of later seq continue it."""
+        """Snapshot streams the whole tree as of (epoch, seq); deltas of later seq continue it.
+        RESOURCE_EXHAUSTED while too many wait for theirs, ABORTED if it is not read: ask again after a pause.
+        """
 
     @_abc_1.abstractmethod
     def Flush(
