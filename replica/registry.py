@@ -45,6 +45,8 @@ class Registry:
         """Those of the leases written here."""
         self._other = ""
         """Address of another replica that renews the lease too."""
+        self._alone_s = 0.0
+        """Since its last renewal."""
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
@@ -110,9 +112,14 @@ class Registry:
                 " key=%s replica=%s address=%s other=%r other_epoch=%016x",
                 *(key, own.replica_id, own.address, other, held.epoch),
             )
-        elif self._other and not other:
-            log.info("no other replica renews the lease any more key=%s", key)
-        self._other = other
+        if other:
+            self._other, self._alone_s = other, 0.0
+        elif self._other:
+            # Each may find its own for a while, where one renews right after the other.
+            self._alone_s += keys.LEASE_PERIOD_S
+            if self._alone_s >= keys.LEASE_TTL_S:
+                log.info("no other replica renews the lease any more key=%s", key)
+                self._other = ""
 
     async def _make_way(self, key: str) -> None:
         """Remove what is no set of members: it is ours by its name, and of no use to anybody."""
@@ -123,6 +130,9 @@ class Registry:
     async def withdraw(self) -> None:
         """Leave nothing behind, at once rather than when it all runs out."""
         replica_id = self._lease().replica_id
+        if self._other:
+            log.info("leaves the lease to the other replica address=%s", self._other)
+            return
         try:
             async with (
                 reply_timeout(REPLY_TIMEOUT_S),

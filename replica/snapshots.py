@@ -51,9 +51,9 @@ class Snapshots:
         self._write_stall_s = write_stall_s
         self._calls = 0
         self._sending = asyncio.Semaphore(max_sent)
-        self._copying = asyncio.Lock()
         self._begun = 0
-        self._newest = Copy(0, [])
+        self._making: asyncio.Task[None] | None = None
+        self._newest: Copy | None = None
 
     async def send(
         self, write: Callable[[replica_pb2.SnapshotResponse], Awaitable[object]]
@@ -68,22 +68,33 @@ class Snapshots:
         asked = self._begun
         try:
             async with self._sending:
-                for message in await self._begun_after(asked):
+                for message in (await self._begun_after(asked)).messages:
                     await self._write_in_time(write, message)
         finally:
             self._calls -= 1
             if not self._calls:
-                self._newest = Copy(0, [])
+                self._newest = None
 
-    async def _begun_after(self, number: int) -> list[replica_pb2.SnapshotResponse]:
-        """Of a copy that was begun after copy `number`."""
-        async with self._copying:
-            if self._newest.number <= number:
-                self._begun += 1
-                snapshot = await self._engine.call(self._engine.engine.snapshot)
-                messages = await asyncio.to_thread(list, self._messages(snapshot))
-                self._newest = Copy(self._begun, messages)
-            return self._newest.messages
+    async def _begun_after(self, number: int) -> Copy:
+        """A copy that was begun after copy `number`."""
+        while self._newest is None or self._newest.number <= number:
+            if self._making is None:
+                self._making = asyncio.create_task(self._make())
+                self._making.add_done_callback(_forget_failure)
+            # Whoever leaves leaves it to the others: or each would have the engine make one more.
+            await asyncio.shield(self._making)
+        return self._newest
+
+    async def _make(self) -> None:
+        self._begun += 1
+        number = self._begun
+        try:
+            snapshot = await self._engine.call(self._engine.engine.snapshot)
+            messages = await asyncio.to_thread(list, self._messages(snapshot))
+            if self._calls:
+                self._newest = Copy(number, messages)
+        finally:
+            self._making = None
 
     def _messages(self, snapshot: Snapshot) -> Iterator[replica_pb2.SnapshotResponse]:
         position = snapshot.position
@@ -117,3 +128,9 @@ class Snapshots:
             ) from error
         except aio.InternalError as error:  # the reader has gone, and we are not told yet
             raise asyncio.CancelledError from error
+
+
+def _forget_failure(making: asyncio.Task[None]) -> None:
+    """Who waits for it has heard of it; if nobody does, nobody needs to."""
+    if not making.cancelled():
+        making.exception()

@@ -103,7 +103,9 @@ class Admin(AdminServicer):
             )
         if explained.HasField("pick"):
             picked = self._fleet.replica(explained.pick.replica_id)
-            explained.refusal = await picked.refusal(len(prompt.tokens))
+            # One with another tokenizer counts its own tokens.
+            if prompt.tokenizer_digest in (None, picked.lease.tokenizer_digest) and prompt.tokens:
+                explained.refusal = await picked.refusal(len(prompt.tokens))
         return explained
 
     def _pick(

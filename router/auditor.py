@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 
+import grpc
 from grpc import aio
 
 from proto.errors import UnknownReplica
@@ -16,6 +17,11 @@ from router.replica_channel import failure
 
 AUDIT_TIMEOUT_S = 15.0
 """For one replica; in this time a mirror that is in doubt has taken its snapshot."""
+
+ASK_AGAIN = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED)
+"""Said by a replica that sends as many snapshots as it may."""
+
+PAUSE_S = 0.5
 
 SHOWN_HASHES = 100
 SHOWN_NAMES = 16
@@ -59,6 +65,11 @@ class Auditor:
                         return await self._compare(member)
                     except Overtaken as error:
                         why = str(error)
+                    except aio.AioRpcError as error:
+                        if error.code() not in ASK_AGAIN:
+                            raise
+                        why = failure(error)
+                        await asyncio.sleep(PAUSE_S)
         except TimeoutError:
             why = f"{why}; mirror {member.mirror.state.value} after {self._timeout_s:g} s"
         except (aio.AioRpcError, asyncio.CancelledError, RouterError) as error:

@@ -46,11 +46,15 @@ async def test_many_who_ask_share_copies_of_the_tree_and_too_many_are_refused(
         await asyncio.to_thread(entered.wait)
         asked = [asyncio.create_task(rig.snapshot()) for _ in range(MAX_SENT + MAX_WAITING + 5)]
         try:
-            await rig.info()  # comes after them, and does not wait for the step
-            refused, waiting = await asyncio.wait(asked, timeout=0.5)
+            refused: set[asyncio.Task[list[SnapshotResponse]]] = set()
+            async with asyncio.timeout(20):
+                while len(refused) < 5:
+                    done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                    refused |= done
+                    asked = [task for task in asked if task not in done]
         finally:
             go_on.set()
-        answers = await asyncio.gather(*waiting)
+        answers = await asyncio.gather(*asked)
         await step
     assert copies <= 2
     assert len(refused) == 5
@@ -98,6 +102,35 @@ async def test_who_does_not_read_makes_way_for_who_waits() -> None:
         await waits
         assert [message.last for message in rig.read] == [True]
     finally:
+        await rig.engine.stop()
+
+
+async def test_who_leaves_does_not_have_another_copy_made() -> None:
+    rig = Rig()
+    made = 0
+    copy, go_on = rig.engine.engine.snapshot, threading.Event()
+
+    def counted() -> Snapshot:
+        nonlocal made
+        made += 1
+        return copy()
+
+    rig.engine.engine.snapshot = counted  # type: ignore[method-assign]
+    rig.engine.start()
+    try:
+        step = asyncio.create_task(rig.engine.call(lambda: go_on.wait(30)))
+        for _ in range(5):
+            leaves = asyncio.create_task(rig.snapshots.send(rig.reads))
+            await asyncio.sleep(0.01)
+            leaves.cancel()
+            await asyncio.wait((leaves,))
+        waits = asyncio.create_task(rig.snapshots.send(rig.reads))
+        await asyncio.sleep(0.01)
+        go_on.set()
+        await asyncio.gather(step, waits)
+        assert made <= 2
+    finally:
+        go_on.set()
         await rig.engine.stop()
 
 
