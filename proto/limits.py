@@ -49,7 +49,7 @@ def check_length(prompt_tokens: int, *, context_length: int, num_slots: int) -> 
     if prompt_tokens >= context_length:
         raise InvalidRequest(
             f"the prompt has {prompt_tokens} tokens, the model's context of {context_length} "
-            f"takes {context_length - 1} and the answer"
+            f"has room for {context_length - 1} beside the answer"
         )
     if prompt_tokens > num_slots:
         raise InvalidRequest(

@@ -115,12 +115,16 @@ async def test_status_says_below_why_a_replica_is_not_used(router: FakeRouter) -
 
 
 async def test_status_tells_a_mirror_that_lags_from_one_that_equals(router: FakeRouter) -> None:
-    router.status.seq = 7
+    digest = router.status.digest
+    router.status.seq, router.status.digest = 7, digest + 1
     shown = await prefixlb("status", router=router.address)
     assert "streaming, 2 behind" in shown.out
     read = json.loads((await prefixlb("status", "--json", router=router.address)).out)
     assert read["replicas"][0]["mirror_equals_tree"] is False
-    router.status.seq, router.status.digest = 9, 78
+    router.status.digest = digest  # heartbeats later, with the same blocks
+    read = json.loads((await prefixlb("status", "--json", router=router.address)).out)
+    assert read["replicas"][0]["mirror_equals_tree"] is True
+    router.status.seq, router.status.digest = 9, digest + 1
     read = json.loads((await prefixlb("status", "--json", router=router.address)).out)
     assert read["replicas"][0]["mirror_equals_tree"] is False
 

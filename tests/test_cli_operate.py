@@ -83,7 +83,7 @@ async def test_explain_of_a_prompt_that_would_be_refused_fails_and_says_why(
         await router.synced(r0)
         done = await prefixlb("explain", "--ids", IDS, router=address(router))
         page = await ask(router.running.metrics_port, "/ui/api/explain", post={"tokens": PROMPT})
-    why = "the prompt has 40 tokens, the model's context of 40 takes 39 and the answer"
+    why = "the prompt has 40 tokens, the model's context of 40 has room for 39 beside the answer"
     assert done.code == 1
     assert done.out.splitlines()[-1] == f"r0 would refuse it: {why}"
     assert page.json["refusal"] == why

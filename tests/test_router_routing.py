@@ -381,7 +381,7 @@ async def test_explain_shows_the_candidates_when_none_can_be_picked(redis_url: s
     ("context_length", "slots", "refusal"),
     [
         (41, 40, ""),
-        (40, 40, "the prompt has 40 tokens, the model's context of 40 takes 39 and the answer"),
+        (40, 40, "the prompt has 40 tokens, the model's context of 40 has room for 39 beside the answer"),
         (41, 39, "the prompt has 40 tokens, the replica's pool 39 slots"),
         (0, 39, ""),  # it does not say
     ],

@@ -40,12 +40,14 @@ class ReplicaView:
 
     @property
     def mirror_equals_tree(self) -> bool:
-        """Same place in the stream, same number of blocks, same digest."""
+        """Same life of the tree, same number of blocks, same digest: both hold the same blocks.
+
+        The replica is asked last, and may have sent heartbeats meanwhile.
+        """
         if self.info is None:
             return False
-        mirror = (self.status.epoch, self.status.seq, self.status.count, self.status.digest)
-        tree = (self.info.lease.epoch, self.info.lease.seq, self.info.count, self.info.digest)
-        return mirror == tree
+        mirror = (self.status.epoch, self.status.count, self.status.digest)
+        return mirror == (self.info.lease.epoch, self.info.count, self.info.digest)
 
     @property
     def state(self) -> str:

@@ -44,7 +44,7 @@ impl Index {
             None if self.at_hand(replica, guess, hash).is_some() => return false,
             None => (Search::Asked, true),
             Some(Search::Places(places)) => {
-                let at = self.find_among(replica, &places, hash);
+                let at = self.find_among(replica, places.into_iter(), hash);
                 (Search::Found(at), true)
             }
             Some(Search::Found(at)) => (Search::Found(at), false),
@@ -63,10 +63,9 @@ impl Index {
         let sought = self.sought.take().filter(|it| it.is(replica, hash));
         match sought.map(|it| it.search) {
             Some(Search::Found(at)) => at,
-            _ => self.at_hand(replica, guess, hash).or_else(|| {
-                let places: Vec<_> = self.blocks.places(hash).collect();
-                self.find_among(replica, &places, hash)
-            }),
+            _ => self
+                .at_hand(replica, guess, hash)
+                .or_else(|| self.find_among(replica, self.blocks.places(hash), hash)),
         }
     }
 
@@ -83,15 +82,18 @@ impl Index {
     }
 
     /// A publisher that lies may have a block at two places: what others hold must not hide what this one does.
-    fn find_among(&self, replica: ReplicaId, places: &[Slot], hash: u64) -> Option<At> {
+    fn find_among(
+        &self,
+        replica: ReplicaId,
+        places: impl Iterator<Item = Slot>,
+        hash: u64,
+    ) -> Option<At> {
         let mut first = None;
         let is_held = |at| {
             first.get_or_insert(at);
             self.is_held(replica, at)
         };
-        let held = self
-            .blocks
-            .find_among(places.iter().copied(), &self.runs, hash, is_held);
+        let held = self.blocks.find_among(places, &self.runs, hash, is_held);
         held.or(first)
     }
 }
