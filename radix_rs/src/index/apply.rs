@@ -226,11 +226,6 @@ impl Index {
         };
         // Settling one may take in or forget others; those need no more.
         if self.runs[run].is_alive() {
-            if self.looked_at.take() != Some(run) && self.look_at_join(run) {
-                self.looked_at = Some(run);
-                self.touched.push(run);
-                return true;
-            }
             let next = self.settle_step(run);
             self.touched.extend(next);
         }

@@ -128,7 +128,7 @@ pub struct Index {
     orphans: usize,
     /// Runs that a removal touched, still to be settled.
     touched: Vec<RunId>,
-    /// The one of them that was looked at before it is joined.
+    /// The run that was looked at before it is joined.
     looked_at: Option<RunId>,
     /// A replica is being cleared, and still holds blocks that are not counted any more.
     dropping: bool,

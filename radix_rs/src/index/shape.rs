@@ -116,6 +116,11 @@ impl Index {
             }
         }
         if let Some((parent, child)) = self.next_join(id) {
+            if self.looked_at.take() != Some(id) {
+                self.look_at_join(parent, child);
+                self.looked_at = Some(id);
+                return Some(id);
+            }
             self.join(parent, child);
             return Some(child);
         }
@@ -129,16 +134,11 @@ impl Index {
         self.runs[id].parent.and_then(pair).or_else(|| pair(id))
     }
 
-    /// Reads what a join around a run will, if there is one: what has come from memory then makes the step that joins
-    /// short.
-    pub(super) fn look_at_join(&self, id: RunId) -> bool {
-        let Some((parent, child)) = self.next_join(id) else {
-            return false;
-        };
+    /// Reads what a join will: what has come from memory by then makes the step that joins short.
+    fn look_at_join(&self, parent: RunId, child: RunId) {
         let (front, rest) = (&self.runs[parent].span, &self.runs[child].span);
         let starts = [front, rest].map(|span| self.starts.find(span.first()));
         std::hint::black_box((starts, self.blocks.look_at_join(front, rest)));
-        true
     }
 
     /// Forgets a run without children; its parent.
