@@ -13,9 +13,10 @@ pub(crate) struct At {
     pub offset: usize,
 }
 
-/// Spare memory, in chunks. With less, more is made ahead, as touching it for the first time takes longer than a step;
-/// twice as much is kept.
-const SPARE: usize = if cfg!(test) { 1 } else { 64 };
+/// Memory of so many chunks is kept for others.
+const SPARE: usize = if cfg!(test) { 2 } else { 1024 };
+/// With less, as much again is made ahead: touching memory for the first time takes longer than a step.
+const AHEAD: usize = if cfg!(test) { 1 } else { 64 };
 
 /// Chunks to use again.
 #[derive(Debug, Default)]
@@ -97,7 +98,7 @@ impl Blocks {
 
     fn shortage(&self) -> usize {
         let spare = self.free.spare.len();
-        if spare < SPARE { 2 * SPARE - spare } else { 0 }
+        if spare < AHEAD { 2 * AHEAD - spare } else { 0 }
     }
 
     /// Gives the locator away, if there is something to tidy or a block to look for. Until it is back, no block may be
@@ -286,7 +287,7 @@ fn slot(chunk: ChunkId, at: usize) -> Slot {
 fn free(locator: &mut Locator, freed: &mut Freed, chunk: Chunk) {
     locator.forget_chunk(chunk.id);
     freed.ids.push(chunk.id);
-    if freed.spare.len() < 2 * SPARE {
+    if freed.spare.len() < SPARE {
         freed.spare.push(chunk.hashes);
     }
 }
