@@ -3,7 +3,7 @@
 from array import array
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
@@ -104,6 +104,7 @@ def test_a_text_has_the_same_tokens_in_both(text: str, add_bos: bool) -> None:
 
 @pytest.mark.parametrize("made", BOTH, ids=["chatml", "with system", "as json"])
 @given(chat=chats)
+@example(chat=[("system", "\x1f a \x1c"), ("user", "\x1d")])  # blanks in Python alone
 @settings(deadline=None, max_examples=300)
 def test_a_chat_has_the_same_tokens_in_both_or_is_refused_by_both(
     made: tuple[TextCodec, radix_rs.TextCodec], chat: list[tuple[str, str]]

@@ -1,5 +1,6 @@
 //! How text and chats become token ids: the same as the replicas make of them.
 
+mod blanks;
 mod known;
 mod python_json;
 mod segments;

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use super::blanks::is_blank;
+
 /// Marks come from a plane of private use, in which no text has a meaning to trim or to case.
 const FIRST_MARK: u32 = 0xF0000;
 
@@ -48,7 +50,7 @@ impl SpecialTokens {
                 cut = cut.replace(special.as_str(), &(first + chars.as_str()));
             }
         }
-        let end = cut.trim_end().len(); // templates may trim
+        let end = cut.trim_end_matches(is_blank).len(); // templates may trim
         let is_begun = (end.saturating_sub(self.longest)..end)
             .any(|start| cut.is_char_boundary(start) && self.begins.contains(&cut[start..end]));
         if is_begun {

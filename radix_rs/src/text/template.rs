@@ -6,6 +6,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value, context, escape_formatter};
 
+use super::blanks::{call_method, trim};
 use super::python_json::dumps;
 use super::{Message, TextRules};
 use crate::error::TextError;
@@ -27,8 +28,8 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         environment.set_syntax(syntax.map_err(|error| TextError::Template(told(&error)))?);
         environment.set_formatter(as_python_writes);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(call_method);
+        environment.add_filter("trim", trim);
         environment.add_filter("tojson", to_json);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
