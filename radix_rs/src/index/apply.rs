@@ -12,7 +12,7 @@ use crate::delta::Removed;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Recent {
     stored: At,
-    removed: At,
+    removed: RunId,
 }
 
 /// Blocks that are removed, and runs that are looked at, in a step; in tests so few that it takes many.
@@ -112,22 +112,26 @@ impl Index {
             return (0, goes_on);
         }
         let recent = self.recent[replica as usize].removed;
-        if let Some(run) = self.runs.get(recent.run)
+        if let Some(run) = self.runs.get(recent)
             && let (len, count) = (run.len(), left.count as usize)
             && run.span.last == left.last
             && count < len.min(STEP)
-            && self.drop_end(replica, recent.run, len - count, len)
+            && self.drop_end(replica, recent, len - count, len)
         {
             left.count = 0;
             return (count as u64, false);
         }
-        if left.last != NO_PARENT && self.seek(replica, recent, left.last) {
+        let guess = At {
+            run: recent,
+            offset: 0,
+        };
+        if left.last != NO_PARENT && self.seek(replica, guess, left.last) {
             return (0, true);
         }
         let before = self.tally(replica).count;
         let mut next = match left.last {
             NO_PARENT => None,
-            last => self.find_end(replica, recent, last),
+            last => self.find_end(replica, guess, last),
         };
         if self.follows_forgotten(replica, next) {
             let known = self.remove_forgotten(replica, left);
@@ -159,7 +163,7 @@ impl Index {
                 None if from > 0 => span.get(from - 1),
                 None => NO_PARENT,
             };
-            self.recent[replica as usize].removed = At { run, offset: 0 };
+            self.recent[replica as usize].removed = run;
             if !self.drop_end(replica, run, from, to) {
                 // Settled later: that forgets blocks nobody holds, and with them the way up.
                 let touched = self.drop_range(replica, run, from, to);
@@ -378,10 +382,10 @@ impl Index {
         (self.last_of(run), len)
     }
 
-    /// A run to append new blocks to that follow `parent` and that `replica` alone will hold: the parent's own
-    /// run if it ends there and the replica holds it, else a new one.
+    /// A run to append new blocks to that follow `parent`, which ends its run, and that `replica` alone will hold: the
+    /// parent's own run if that ends a branch and the replica holds it, else a new one.
     fn run_after(&mut self, replica: ReplicaId, parent: u64, parent_at: Option<At>) -> RunId {
-        let Some(At { run: id, offset }) = parent_at else {
+        let Some(At { run: id, .. }) = parent_at else {
             let orphan = parent != NO_PARENT;
             self.orphans += usize::from(orphan);
             return self.add_run(Run {
@@ -392,7 +396,7 @@ impl Index {
         };
         let run = &mut self.runs[id];
         let len = run.len();
-        if offset + 1 == len && run.children == 0 && run.holders.whole.contains(replica) {
+        if run.children == 0 && run.holders.whole.contains(replica) {
             run.holders.leave_others_behind(replica, len);
             return id;
         }
