@@ -13,7 +13,7 @@ from proto.prefixlb.v1.admin_pb2 import AuditResponse
 from radix_rs import Router, RouterError
 from router.fleet import Fleet, Member
 from router.mirror import MirrorState
-from router.replica_channel import failure
+from router.replica_channel import caller_has_gone, failure
 
 AUDIT_TIMEOUT_S = 15.0
 """For one replica; in this time a mirror that is in doubt has taken its snapshot."""
@@ -73,9 +73,8 @@ class Auditor:
         except TimeoutError:
             why = f"{why}; mirror {member.mirror.state.value} after {self._timeout_s:g} s"
         except (aio.AioRpcError, asyncio.CancelledError, RouterError) as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise  # the caller has gone; otherwise the replica has, and took its calls with it
+            if caller_has_gone():
+                raise
             why = failure(error) if isinstance(error, Exception) else "the replica left the fleet"
         return AuditResponse(
             replica_id=member.state.id, outcome=admin_pb2.AUDIT_OUTCOME_UNDECIDED, detail=why

@@ -92,3 +92,9 @@ async def ask_lease(address: str, dialer: Dialer) -> Lease:
         stub = ReplicaStub(channel)
         info = await stub.Info(InfoRequest(), timeout=PROBE_TIMEOUT_S)
     return info.lease
+
+
+def caller_has_gone() -> bool:
+    """Whether a cancellation is its doing: else a replica left, and took its calls with it."""
+    task = asyncio.current_task()
+    return task is not None and bool(task.cancelling())

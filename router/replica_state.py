@@ -22,7 +22,7 @@ from proto.prefixlb.v1.replica_pb2 import (
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
 from proto.text import TextCodec
 from radix_rs import Plane, TokenTotals
-from router.replica_channel import PROBE_TIMEOUT_S, Dialer, ReplicaChannel
+from router.replica_channel import PROBE_TIMEOUT_S, Dialer, ReplicaChannel, caller_has_gone
 
 SNAPSHOT_TIMEOUT_S = 60.0
 TOKENIZER_TIMEOUT_S = 60.0
@@ -124,9 +124,8 @@ class ReplicaState:
         except aio.AioRpcError:
             return ""
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise  # the caller has gone; otherwise the replica has, and took its calls with it
+            if caller_has_gone():
+                raise
             return ""
         context_length, num_slots = info.context_length, info.load.total_slots
         if not (context_length and num_slots):
