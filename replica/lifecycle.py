@@ -30,7 +30,9 @@ def run(settings: ReplicaSettings, hash_key: bytes) -> int:
         # Before the model, which takes long.
         check_address(settings.host, settings.port)
         settings.tls_files.read()
-        loaded = load_model(settings.model, choose_device(settings.device))
+        device = choose_device(settings.device)
+        log.info("loading the model path=%s device=%s", settings.model, device)
+        loaded = load_model(settings.model, device)
         # What is there now stays. A full collection would look at each of torch's 200,000 objects:
         # a tenth of a second in which no thread computes, tells or answers.
         gc.freeze()

@@ -58,7 +58,14 @@ class Readiness:
             return
         await self._say(SERVING)
         members = len(self._fleet.members)
-        log.info("router ready replicas=%d mirrors_synced=%s", members, synced)
+        if synced:
+            log.info("router ready replicas=%d", members)
+        else:
+            log.warning(
+                "router ready though its mirrors are not: routing knows little of the caches yet "
+                "replicas=%d waited_s=%.0f",
+                *(members, self._timeout_s),
+            )
 
     async def drain(self) -> None:
         """The process still lives, but wants nothing new, whatever it learns from now on."""

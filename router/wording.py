@@ -14,6 +14,8 @@ from proto.prefixlb.v1.admin_pb2 import (
     ReplicaStatus,
 )
 
+EMPTY_FLEET = "no replica is in the fleet yet"
+
 
 def replica_state(status: ReplicaStatus) -> str:
     """A replica in a few words."""

@@ -12,6 +12,7 @@ from proto.prefixlb.v1.admin_pb2 import AuditOutcome, AuditRequest, AuditRespons
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from router.cli import console
 from router.cli.request_flags import add_router_flag, credentials
+from router.wording import EMPTY_FLEET
 
 EXAMPLES = """examples:
   prefixlb audit
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             if args.json:
                 print(json.dumps(as_dict(each)), flush=True)
     if not args.json:
-        console.stdout().print(audit_table(audited) if audited else "no replica is in the fleet")
+        console.stdout().print(audit_table(audited) if audited else EMPTY_FLEET)
     return 0 if audited and all(outcome(each) == "equal" for each in audited) else 1
 
 

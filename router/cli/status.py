@@ -15,6 +15,7 @@ from proto.prefixlb.v1.admin_pb2 import BreakerState
 from router.cli import console, refresh
 from router.cli.fleet_view import ReplicaView, view_fleet
 from router.cli.request_flags import add_router_flag, credentials
+from router.wording import EMPTY_FLEET
 
 EXAMPLES = """examples:
   prefixlb status --watch
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 def fleet_report(views: Sequence[ReplicaView]) -> RenderableType:
     """A row a replica, and below why some are not used."""
     if not views:
-        return "no replica is in the fleet yet"
+        return EMPTY_FLEET
     refused = [
         f"{view.replica_id} at {view.status.lease.address} is refused: {view.status.refusal}"
         for view in views

@@ -24,6 +24,7 @@ A trace is one JSON object a line, as Mooncake publishes them; `prefixlb hash-lo
   {"timestamp": MILLISECONDS, "input_length": TOKENS, "output_length": TOKENS, "hash_ids": [N, ...]}
 Each of hash_ids names a block of --block-size tokens with all before it, so that equal numbers
 are equal prefixes. Replicas are a model; the index and the pick are the ones that routers run.
+Imbalance is the most prompt tokens that one replica computed, over the mean of all: 1 is even.
 """
 DEFAULT_POLICIES = "cost,cache_aware,least_load,round_robin"
 
