@@ -3,20 +3,14 @@
 `prefixlb:{cluster}` prefixes everything, so that clusters can share a Redis.
 """
 
-LEASE_TTL_S = 3.0
-"""A replica that does not renew its lease for this long is dead."""
+LEASE_TTL_S = 3
+"""A replica that does not renew its lease for this long is dead, and nothing of it is in Redis."""
 
 LEASE_PERIOD_S = 1.0
 """Seconds between renewals, and between heartbeat batches of an idle replica."""
 
 SILENT_S = 10.0
 """A replica that lives and sends no batch for this long is an alarm."""
-
-REMAINS_TTL_S = 10
-"""What else a replica has in Redis goes when it is silent for this long: its stream and its name.
-
-Longer than the lease, so that a name without a lease tells of a replica that died.
-"""
 
 STREAM_MAX_BATCHES = 10_000
 """Batches kept in a delta stream; a reader further behind takes a snapshot."""
@@ -31,7 +25,7 @@ BATCH_FIELD = b"batch"
 def members(cluster: str) -> str:
     """Sorted set of replica ids, scored by Redis' own time at their last renewal.
 
-    Whoever renews removes those silent for REMAINS_TTL_S; the set expires as late.
+    Whoever renews removes those silent for LEASE_TTL_S; the set expires as late.
     """
     return f"prefixlb:{cluster}:replicas"
 

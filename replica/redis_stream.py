@@ -44,7 +44,7 @@ class RedisStream:
                     maxlen=keys.STREAM_MAX_BATCHES,
                     approximate=True,
                 )
-                pipe.expire(self._stream, keys.REMAINS_TTL_S)
+                pipe.expire(self._stream, keys.LEASE_TTL_S)
                 identifier, _ = pipe.execute()
             self._bound(identifier, len(batch.payload))
         except (redis.RedisError, OSError) as error:

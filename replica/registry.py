@@ -77,10 +77,10 @@ class Registry:
                 now_s = seconds + microseconds / 1e6
                 async with self._client.pipeline(transaction=True) as pipe:
                     pipe.mget((key,))  # unlike GET it takes a key of another type for none
-                    pipe.set(key, lease.SerializeToString(), px=int(keys.LEASE_TTL_S * 1000))
+                    pipe.set(key, lease.SerializeToString(), ex=keys.LEASE_TTL_S)
                     pipe.zadd(members, {lease.replica_id: now_s})
-                    pipe.zremrangebyscore(members, "-inf", now_s - keys.REMAINS_TTL_S)
-                    pipe.expire(members, keys.REMAINS_TTL_S)
+                    pipe.zremrangebyscore(members, "-inf", now_s - keys.LEASE_TTL_S)
+                    pipe.expire(members, keys.LEASE_TTL_S)
                     (before,), *_ = await pipe.execute()
         except (RedisError, OSError) as error:
             self._metrics.lease_failures.inc()

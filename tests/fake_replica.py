@@ -202,7 +202,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
     async def xadd(self, batch: bytes) -> None:
         stream = keys.deltas(self.cluster, self.id)
         await self._redis.xadd(stream, {keys.BATCH_FIELD: batch})
-        await self._redis.expire(stream, keys.REMAINS_TTL_S)
+        await self._redis.expire(stream, keys.LEASE_TTL_S)
 
     async def _heartbeat(self) -> None:
         while True:

@@ -266,7 +266,7 @@ async def test_the_lease_lives_while_the_replica_does(redis_url: str) -> None:
             assert 0 < client.pttl(key) <= keys.LEASE_TTL_S * 1000
             assert client.zrange(keys.members(CLUSTER), 0, -1) == [NAME.encode()]
             for name in (keys.deltas(CLUSTER, NAME), keys.members(CLUSTER)):
-                assert 0 < client.ttl(name) <= keys.REMAINS_TTL_S
+                assert 0 < client.ttl(name) <= keys.LEASE_TTL_S
         assert client.keys() == []
 
 

@@ -78,7 +78,7 @@ async def test_members_are_scored_and_pruned_by_the_clock_of_redis() -> None:
     assert await registry_on(client).renew()
     members = keys.members(CLUSTER)
     assert ("zadd", members, {"a": 5000.25}) in client.calls
-    oldest_s = 5000.25 - keys.REMAINS_TTL_S
+    oldest_s = 5000.25 - keys.LEASE_TTL_S
     assert ("zremrangebyscore", members, "-inf", oldest_s) in client.calls
 
 
@@ -93,16 +93,16 @@ async def test_the_lease_is_withdrawn_only_after_the_last_renewal_is_over() -> N
 
 
 @pytest.mark.redis
-async def test_a_name_outlives_its_lease_for_a_while_and_the_set_its_members(
+async def test_a_name_goes_with_its_lease_and_the_set_with_its_members(
     redis_url: str,
 ) -> None:
     async with open_redis(redis_url) as client:
         now_s, _ = await client.time()
         members = keys.members(CLUSTER)
-        await client.zadd(members, {"died": now_s - 5, "long-gone": now_s - 60})
+        await client.zadd(members, {"lives": now_s - 2, "died": now_s - 4})
         assert await registry_on(client).renew()
-        assert await client.zrange(members, 0, -1) == [b"died", b"a"]
-        assert 0 < await client.ttl(members) <= keys.REMAINS_TTL_S
+        assert await client.zrange(members, 0, -1) == [b"lives", b"a"]
+        assert 0 < await client.ttl(members) <= keys.LEASE_TTL_S
 
 
 @pytest.mark.redis

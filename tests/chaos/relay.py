@@ -114,5 +114,5 @@ class _Stream:
     async def _send(self, redis: Any, batch: bytes) -> None:
         async with redis.pipeline(transaction=False) as pipe:
             pipe.xadd(self._target, {keys.BATCH_FIELD: batch}, maxlen=keys.STREAM_MAX_BATCHES)
-            pipe.expire(self._target, keys.REMAINS_TTL_S)
+            pipe.expire(self._target, keys.LEASE_TTL_S)
             await pipe.execute()

@@ -126,11 +126,11 @@ class DeltaBatch(_message.Message):
     REDIS. All keys begin with "prefixlb:" || cluster || ":" (ours are made in proto/keys.py).
       deltas:ID  stream, an entry a batch: one field, "batch", with the bytes. Ids are Redis' own ("*"): readers take the
                  milliseconds in them for the batch's time. Kept: about 10,000 entries and 64 MiB (XADD MAXLEN ~, XTRIM
-                 MINID). The publisher lets it expire 10 s after each batch.
-      lease:ID   string: a Lease in protobuf's encoding, at most 4,096 bytes; SET with PX 3000 each second. A replica
+                 MINID). The publisher lets it expire 3 s after each batch.
+      lease:ID   string: a Lease in protobuf's encoding, at most 4,096 bytes; SET with EX 3 each second. A replica
                  whose lease ran out, and that does not answer its health checks, is gone.
       replicas   sorted set of the IDs, each scored by Redis' clock (TIME, in seconds) at its last renewal. Whoever
-                 renews also removes scores more than 10 s old and lets the set expire after 10 s. Readers look at 1,024.
+                 renews also removes scores more than 3 s old and lets the set expire after 3 s. Readers look at 1,024.
     ID is the lease's replica_id: 1 to 253 printable characters. A replica that ends deletes its keys and its ID.
     To read: note the id of the stream's last entry, or 0-0, take a snapshot, and XREAD from there. A stream may vanish
     and begin anew with lower ids: if nothing came for 2.5 s, compare XREVRANGE COUNT 1 with where you stand.
