@@ -13,7 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from proto.limits import MAX_MESSAGE_BYTES, MAX_PROMPT_TOKENS
-from tests.bench.router import PATH, framed, paced_replicas, process, request_file
+from tests.bench.h2load import HTTP2, process
+from tests.bench.router import framed, paced_replicas, request_file
 from tests.bench.token_gaps import token_gaps
 from tests.ports import free_port
 
@@ -25,7 +26,7 @@ def flood(port: int, body: Path, *headers: str) -> Iterator[None]:
     command = [
         *("h2load", "-t1", "-c4", "-m1", "-D", "60", "-d", str(body)),
         *("-H", "content-type: application/grpc", "-H", "te: trailers", *flags),
-        f"http://127.0.0.1:{port}{PATH}",
+        f"http://127.0.0.1:{port}{HTTP2[0]}",
     ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as child:
         try:

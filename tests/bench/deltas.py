@@ -42,6 +42,9 @@ GOALS: dict[str, dict[int, float]] = {
 }
 """At most, by replicas. ns are of CPU, of a block stored or removed; bytes of a replica's copy."""
 
+HALF = 0.5
+"""Of what smg's index takes to apply in the same round, at most."""
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -58,7 +61,15 @@ class Figure:
 
     @property
     def ok(self) -> bool | None:
-        return None if self.goal is None else min(self.ours) <= self.goal
+        """Whether the median is at the goal."""
+        return None if self.goal is None else statistics.median(self.ours) <= self.goal
+
+    @property
+    def verdict(self) -> str:
+        """ "at best": the best round is, and the median is not."""
+        if self.goal is None:
+            return "-"
+        return "yes" if self.ok else "at best" if min(self.ours) <= self.goal else "NO"
 
     def as_json(self) -> dict[str, float | bool | None]:
         ours, peer = statistics.median(self.ours), self.best_peer
@@ -69,6 +80,7 @@ class Figure:
             "ratio": ours / peer if peer else None,
             "goal": self.goal,
             "ok": self.ok,
+            "ok_at_best": None if self.goal is None else min(self.ours) <= self.goal,
         }
 
 
@@ -90,7 +102,7 @@ def run(binary: Path, replicas: int, rounds: int, trace: Path | None) -> list[di
     ]
     done = subprocess.run([binary, *arguments], stdout=subprocess.PIPE, check=True)
     runs: list[dict[str, float]] = json.loads(done.stdout)["runs"]
-    for name, value in runs[0].items():
+    for name, value in (each for found in runs for each in found.items()):
         if name.endswith("wrong matches") and value:
             raise SystemExit(f"{name}: {value:.0f} at {replicas} replicas")
     return runs
@@ -101,7 +113,10 @@ def figures(replicas: int, runs: list[dict[str, float]]) -> list[Figure]:
         return [each[f"{whose}: {what}"] for each in runs if f"{whose}: {what}" in each]
 
     whats = [name.removeprefix("ours: ") for name in runs[0] if name.startswith("ours: ")]
-    return [
+    pairs = zip(values("ours", "apply ns"), values(PEERS[0], "apply ns"), strict=False)
+    shares = [ours / peer for ours, peer in pairs]
+    beside = f"apply ns of {PEERS[0]}'s, {replicas} replicas"
+    return [Figure(beside, shares, {}, HALF)] * bool(shares) + [
         Figure(
             name=f"{what}, {replicas} replicas",
             ours=values("ours", what),
@@ -141,7 +156,7 @@ def show(found: list[Figure]) -> None:
                 for v in (figure.ours, *peers)
             ),
             "-" if figure.goal is None else f"at most {figure.goal:g}",
-            {True: "yes", False: "NO", None: "-"}[figure.ok],
+            figure.verdict,
         )
     Console(width=120).print(table)
 

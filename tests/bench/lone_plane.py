@@ -1,5 +1,7 @@
 """A router's data plane and pick, and nothing around them, as a process to be measured.
 
+Its mirrors are not empty: every replica is taken to hold the first 12,000 tokens of the prompt that
+counts up from 0, so that what is asked is found at all of them, beside prompts of its own.
 `python -m tests.bench.lone_plane PORT SHARDS REPLICA... [--tls CERT KEY]`, each replica HOST:PORT.
 """
 
@@ -7,11 +9,36 @@ import argparse
 import random
 import signal
 import time
+from array import array
 from pathlib import Path
 
-from radix_rs import Plane, Router, derive_hash_key
+from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent, Stored
+from radix_rs import HASH_VERSION, Plane, Router, chain_hashes, derive_hash_key
 from router.allocator import bound_what_is_kept
 from router.metrics import FIRST_TOKEN_BUCKETS, INTER_TOKEN_BUCKETS
+
+MODEL, BLOCK_SIZE = "bench", 16
+HASH_KEY = derive_hash_key(b"")
+HELD_TOKENS = 12_000
+OTHER_PROMPTS, OTHER_BLOCKS = 200, 64
+
+
+def snapshot(rng: random.Random) -> bytes:
+    """What one replica holds."""
+    counted = array("I", range(HELD_TOKENS))
+    held = [chain_hashes(counted, hash_key=HASH_KEY, model=MODEL, block_size=BLOCK_SIZE)]
+    held += [[rng.getrandbits(64) for _ in range(OTHER_BLOCKS)] for _ in range(OTHER_PROMPTS)]
+    batch = DeltaBatch(
+        epoch=1,
+        seq=1,
+        block_size=BLOCK_SIZE,
+        hash_version=HASH_VERSION,
+        events=[DeltaEvent(stored=Stored(hashes=hashes)) for hashes in held],
+        count=sum(map(len, held)),
+        digest=sum(map(sum, held)) % 2**64,
+    )
+    return batch.SerializeToString()
+
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("port", type=int)
@@ -23,7 +50,7 @@ parser.add_argument("--tls", type=Path, nargs=2)
 arguments = parser.parse_args()
 
 bound_what_is_kept()
-router = Router(hash_key=derive_hash_key(b""))
+router = Router(hash_key=HASH_KEY)
 plane = Plane(
     router,
     host="127.0.0.1",
@@ -46,8 +73,10 @@ plane = Plane(
 )
 for number, address in enumerate(arguments.replicas):
     name = f"r{number}"
-    router.add_replica(name, model="bench", block_size=16)
-    plane.add_replica(name, address=address, model="bench", page_size=1, tokenizer_digest=b"")
+    router.add_replica(name, model=MODEL, block_size=BLOCK_SIZE)
+    applied = router.apply_snapshot(name, snapshot(random.Random(number)), True)
+    assert applied.outcome == "applied", applied
+    plane.add_replica(name, address=address, model=MODEL, page_size=1, tokenizer_digest=b"")
     router.set_eligible(name, True)
 if arguments.tls:
     cert, key = arguments.tls

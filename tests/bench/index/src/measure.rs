@@ -61,6 +61,13 @@ impl Results {
         let queries: Vec<_> = (all.saturating_sub(DEEP)..all)
             .map(|prompt| P::query(workload, prompt))
             .collect();
+        let last = &workload.prompts[all.saturating_sub(DEEP)..];
+        let asked: usize = last.iter().map(|(chain, _)| chain.len()).sum();
+        self.note(
+            P::NAME,
+            "blocks of a prompt that is matched",
+            asked as f64 / last.len() as f64,
+        );
         let times = queries.iter().cycle().take(4 * queries.len());
         let mut times: Vec<_> = times.map(|query| timed(|| peer.find(query))).collect();
         self.quantiles(P::NAME, "match", &mut times);
@@ -107,7 +114,7 @@ impl Results {
     }
 
     /// Matches while another thread applies batches as fast as it can, to this router's mirrors and to others', beside
-    /// the same ones when it is quiet.
+    /// the same ones when it is quiet; and how long that thread takes, beside the same alone.
     ///
     /// They come at random times, as prompts do: one that followed the last at once would find the lock where that left
     /// it, and its writer not back yet.
@@ -129,15 +136,20 @@ impl Results {
         let mut quiet: Vec<_> = quiet.skip(DEEP).collect();
         self.quantiles("ours", "match through the lock", &mut quiet);
         let (other, other_names) = ours::router(workload.replicas);
+        apply(&other, &other_names, before);
+        let alone_ns = timed(|| apply(&other, &other_names, after));
+        let (other, other_names) = ours::router(workload.replicas);
         let mut beside = |what, router, names, batches| {
-            let mut times = Vec::new();
+            let (mut times, mut taken_ns) = (Vec::new(), 0.0);
             std::thread::scope(|scope| {
-                let writer = scope.spawn(move || apply(router, names, batches));
+                let writer = scope.spawn(move || timed(|| apply(router, names, batches)));
                 while !writer.is_finished() {
                     times.push(walk(times.len()));
                 }
+                taken_ns = writer.join().expect("good batches");
             });
             self.quantiles("ours", what, &mut times);
+            taken_ns
         };
         beside(
             "match while another router applies",
@@ -145,7 +157,12 @@ impl Results {
             &other_names,
             &batches,
         );
-        beside("match while applying", &router, &names, after);
+        let beside_ns = beside("match while applying", &router, &names, after);
+        self.note(
+            "ours",
+            "applying while matching, of the time alone",
+            beside_ns / alone_ns,
+        );
         let p99 = |what: &str| self.figures[&format!("ours: {what} p99 us")];
         let ratio = p99("match while applying") / p99("match through the lock");
         self.note("ours", "match while applying, p99 of the quiet one", ratio);
