@@ -18,6 +18,7 @@ from proto.settings import RedisUrl, TracesEndpoint
 from proto.tls_files import TlsFiles, check_pairs
 from proto.tracing import read_tracing
 from radix_rs import Rules
+from router.known_flags import translated
 
 USUAL = Rules()
 """Whose values are the defaults here."""
@@ -326,14 +327,17 @@ prefixlb router --redis-url redis://10.0.0.5:6379/0 --hash-secret-file secret --
 ROUTER_MAX_INFLIGHT=256 prefixlb router --policy round_robin
 prefixlb router --discovery kubernetes --kubernetes-service llm/replicas
 prefixlb router --discovery static --static-replicas 10.0.0.7:30001,10.0.0.8:30001
+prefixlb router --max-concurrent-requests 256   (flags of other routers: deploy/README.md)
 """
 
 
 def read_settings(arguments: list[str]) -> RouterSettings:
     """Settings from flags, then environment, then defaults; a bad value ends the process."""
-    return settings.read_settings(RouterSettings, arguments, sections=SECTIONS, examples=EXAMPLES)
+    given = translated(arguments)
+    return settings.read_settings(RouterSettings, given, sections=SECTIONS, examples=EXAMPLES)
 
 
 def parse_settings(arguments: list[str]) -> RouterSettings:
     """The same for a process that goes on. Raises BadSettings."""
-    return settings.parse_settings(RouterSettings, arguments, sections=SECTIONS, examples=EXAMPLES)
+    given = translated(arguments)
+    return settings.parse_settings(RouterSettings, given, sections=SECTIONS, examples=EXAMPLES)

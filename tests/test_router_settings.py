@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from proto.secret import read_hash_secret
+from router import known_flags
 from router.__main__ import main
 from router.settings import RouterSettings, read_settings
 
@@ -19,6 +20,14 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_default(
     )
     assert (settings.port, settings.max_inflight, settings.retries) == (4321, 7, 2)
     assert (settings.hash_secret_file, settings.uncached_weight) == (Path("/secret"), 2.5)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), known_flags.OURS.items())
+def test_a_flag_known_from_other_routers_is_ours(theirs: str, ours: str) -> None:
+    value = "127.0.0.2" if ours.endswith("host") else "9"
+    expected = read_settings([ours, value])
+    assert expected != read_settings([])
+    assert read_settings([theirs, value]) == read_settings([f"{theirs}={value}"]) == expected
 
 
 STATIC = "--discovery=static"
