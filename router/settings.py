@@ -327,7 +327,7 @@ prefixlb router --redis-url redis://10.0.0.5:6379/0 --hash-secret-file secret --
 ROUTER_MAX_INFLIGHT=256 prefixlb router --policy round_robin
 prefixlb router --discovery kubernetes --kubernetes-service llm/replicas
 prefixlb router --discovery static --static-replicas 10.0.0.7:30001,10.0.0.8:30001
-prefixlb router --max-concurrent-requests 256   (flags of other routers: deploy/README.md)
+prefixlb router --max-concurrent-requests 256 --prometheus-port 29100
 """
 
 
