@@ -41,7 +41,9 @@ async def nothing_to_break(scene: faults.Scene) -> None:
 async def test_after_each_fault_every_mirror_heals_and_no_request_was_lost(tmp_path: Path) -> None:
     order = list(SOME)
     random.Random(1).shuffle(order)
-    async with campaign(tmp_path, seed=1, hold_s=lambda full_s: SCALE * full_s) as field:
+    async with campaign(
+        tmp_path, seed=1, hold_s=lambda full_s: SCALE * full_s, replicas=2
+    ) as field:
         trials = [await field.throw(fault) for fault in order]
         missed = await field.throw(nothing_to_break)
     outcomes = field.load.outcomes
