@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import grpc
 from grpc import aio
+from redis.asyncio import Redis
 
 from proto.prefixlb.v1.replica_pb2 import FlushRequest
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
@@ -38,7 +39,14 @@ class Scene:
         return self.rng.choice(self.field.routers)
 
 
+class Missed(Exception):
+    """The fault is over and broke nothing: what follows proves nothing. Says what it missed."""
+
+
 Fault = Callable[[Scene], Awaitable[None]]
+
+UNREAD_S = 1.0
+"""How long batches pile up for a router before they are taken away."""
 
 
 async def redis_restarts(scene: Scene) -> None:
@@ -52,25 +60,55 @@ async def redis_is_flushed(scene: Scene) -> None:
 
 
 async def redis_streams_are_trimmed(scene: Scene) -> None:
-    async with scene.field.client() as client:
-        for stream in scene.field.streams():
-            await client.xtrim(stream, maxlen=0, approximate=False)
+    """While a router is frozen: one that reads would have read them."""
+    field, router, unread = scene.field, scene.some_router(), 0
+    async with field.client() as client:
+        with scene.load.disturbing(router.name):
+            with _frozen(router):
+                read = {stream: await _last_id(client, stream) for stream in field.streams(router)}
+                await asyncio.sleep(UNREAD_S)
+                for stream, last_id in read.items():
+                    unread += len(await client.xrange(stream, min=f"({last_id}"))
+                for stream in (each for router in field.routers for each in field.streams(router)):
+                    await client.xtrim(stream, maxlen=0, approximate=False)
+            await field.serving(router)
+    if unread <= 1:  # a read that waits has its answer with the first batch
+        raise Missed(f"{router.name} had read the streams")
+
+
+async def _last_id(client: Redis, stream: str) -> str:
+    last = await client.xrevrange(stream, count=1)
+    return str(last[0][0].decode()) if last else "0-0"
 
 
 async def redis_is_full_and_refuses_writes(scene: Scene) -> None:
-    await _fill(scene, "noeviction")
+    await _fill(scene, "noeviction", _refused)
 
 
 async def redis_is_full_and_evicts_our_keys(scene: Scene) -> None:
-    await _fill(scene, "allkeys-lru")
+    await _fill(scene, "allkeys-lru", _evicted)
 
 
-async def _fill(scene: Scene, policy: str) -> None:
+async def _fill(scene: Scene, policy: str, count: Callable[[Redis], Awaitable[int]]) -> None:
     async with scene.field.client() as client:
+        before = await count(client)
         await client.config_set("maxmemory-policy", policy)
         await client.config_set("maxmemory", "1")  # less than the empty server takes
         await scene.hold(8.0)
         await client.config_set("maxmemory", "0")
+        if await count(client) == before:
+            raise Missed(f"Redis did nothing for want of memory under {policy}")
+
+
+async def _refused(client: Redis) -> int:
+    """Commands that Redis has refused because it is full."""
+    errors = await client.info("errorstats")
+    return int(errors.get("errorstat_OOM", {"count": 0})["count"])
+
+
+async def _evicted(client: Redis) -> int:
+    """Keys that Redis has given up because it is full."""
+    return int((await client.info("stats"))["evicted_keys"])
 
 
 async def redis_is_gone(scene: Scene) -> None:
@@ -91,38 +129,44 @@ async def redis_fails_over_to_a_copy(scene: Scene) -> None:
 
 async def replica_dies_and_restarts(scene: Scene) -> None:
     replica = scene.some_replica()
-    replica.kill()
-    replica.start()
-    await scene.field.serving(replica)
+    with scene.load.disturbing(replica.name):
+        replica.kill()
+        replica.start()
+        await scene.field.serving(replica)
 
 
 async def replica_dies_and_stays_away(scene: Scene) -> None:
     replica = scene.some_replica()
-    replica.kill()
-    await scene.hold(12.0)
-    replica.start()
-    await scene.field.serving(replica)
+    with scene.load.disturbing(replica.name):
+        replica.kill()
+        await scene.hold(12.0)
+        replica.start()
+        await scene.field.serving(replica)
 
 
 async def replica_freezes(scene: Scene) -> None:
-    await _freeze(scene.some_replica(), scene)
+    replica = scene.some_replica()
+    with scene.load.disturbing(replica.name), _frozen(replica):
+        await scene.hold(20.0)
 
 
 async def replica_is_flushed(scene: Scene) -> None:
     async with aio.insecure_channel(scene.some_replica().address) as channel:
         while True:
             try:
-                await ReplicaStub(channel).Flush(FlushRequest())
-                return
+                flushed = await ReplicaStub(channel).Flush(FlushRequest())
+                break
             except aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
                     raise
                 await asyncio.sleep(0.005)  # between two requests it is idle for a moment
+    if not flushed.flushed_tokens:
+        raise Missed("its tree was empty")
 
 
 async def router_dies_and_restarts(scene: Scene) -> None:
     router = scene.some_router()
-    with _disturbed(scene, router):
+    with scene.load.disturbing(router.name):
         router.kill()
         router.start()
         await scene.field.serving(router)
@@ -130,8 +174,9 @@ async def router_dies_and_restarts(scene: Scene) -> None:
 
 async def router_freezes(scene: Scene) -> None:
     router = scene.some_router()
-    with _disturbed(scene, router):
-        await _freeze(router, scene)
+    with scene.load.disturbing(router.name):
+        with _frozen(router):
+            await scene.hold(20.0)
         await scene.field.serving(router)
 
 
@@ -152,27 +197,22 @@ async def deltas_are_delayed(scene: Scene) -> None:
 
 
 async def _mangle(scene: Scene, mangle: Mangle) -> None:
-    scene.field.relay.mangle = mangle
+    relay = scene.field.relay
+    before = relay.touched
+    relay.mangle = mangle
     await scene.hold(8.0)
-    scene.field.relay.mangle = Mangle()
-
-
-async def _freeze(child: Child, scene: Scene) -> None:
-    child.signal(signal.SIGSTOP)
-    try:
-        await scene.hold(20.0)
-    finally:
-        child.signal(signal.SIGCONT)
+    relay.mangle = Mangle()
+    if relay.touched == before:
+        raise Missed("every batch arrived once, in order and at once")
 
 
 @contextmanager
-def _disturbed(scene: Scene, router: Child) -> Iterator[None]:
-    """Requests to `router` may be cut off in this time."""
-    scene.load.disturbed.add(router.name)
+def _frozen(child: Child) -> Iterator[None]:
+    child.signal(signal.SIGSTOP)
     try:
         yield
     finally:
-        scene.load.disturbed.discard(router.name)
+        child.signal(signal.SIGCONT)
 
 
 RESTARTS: tuple[Fault, ...] = (replica_dies_and_restarts, replica_dies_and_stays_away)

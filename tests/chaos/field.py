@@ -63,13 +63,10 @@ class Field:
         """To the present server itself."""
         return redis.asyncio.Redis(port=_port(self.server))
 
-    def streams(self) -> list[str]:
-        """Keys of all delta streams."""
-        return [
-            keys.deltas(cluster, replica.name)
-            for cluster in (DIRECT, RELAYED)
-            for replica in self.replicas
-        ]
+    def streams(self, router: Child) -> list[str]:
+        """Keys of the delta streams that it reads."""
+        cluster = (DIRECT, RELAYED)[self.routers.index(router)]
+        return [keys.deltas(cluster, replica.name) for replica in self.replicas]
 
     async def fail_over(self) -> None:
         """Another server, by now a copy of the present one, takes its place; that one dies."""

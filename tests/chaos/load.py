@@ -1,12 +1,15 @@
 """Steady load on all routers, and what became of each request."""
 
 import asyncio
+import math
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from proto.answer import Route
 from proto.client import AsyncClient
 from proto.errors import DeadlineExceeded, LBError, Overloaded, Unavailable
 from router.cli.child import Child
@@ -19,7 +22,7 @@ RECONNECT_S = 2.0
 """A client reaches its router again within this time of the router's return."""
 
 BROKEN = "broken after it had begun"
-"""Ended in another way than a router ends an answer whose replica died."""
+"""Otherwise than a router ends it when its replica dies, or though nothing was done to either."""
 
 Prompt = tuple[int, ...]
 
@@ -59,8 +62,8 @@ class Load:
         """`workers` for each router."""
         self.outcomes = Outcomes()
         self.answers: dict[Prompt, tuple[int, ...]] = {}
-        self.disturbed: set[str] = set()
-        """Names of routers that are themselves being broken: whoever asks one then is cut off."""
+        self._disturbed_until_s: dict[str, float] = {}
+        """Names of processes that are or were themselves being broken, and until when."""
         self._prompts = asked
         self._workers = [
             (router, random.Random(f"{seed} {router.name} {number}"))
@@ -74,6 +77,19 @@ class Load:
             for prompt in self._prompts:
                 answer = await client.complete(prompt, max_tokens=8, ignore_eos=True)
                 self.answers[prompt] = answer.token_ids
+
+    @contextmanager
+    def disturbing(self, name: str) -> Iterator[None]:
+        """In the block this router or replica is being broken, and with it what it has begun."""
+        self._disturbed_until_s[name] = math.inf
+        try:
+            yield
+        finally:
+            self._disturbed_until_s[name] = time.monotonic()
+
+    def _disturbed(self, name: str, since_s: float) -> bool:
+        """Whether it was being broken at any time since then."""
+        return self._disturbed_until_s.get(name, -math.inf) >= since_s
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -93,7 +109,7 @@ class Load:
         """Dial until `client` is connected: calls before that would end with the broken router."""
         connected = asyncio.create_task(client.channel.channel_ready())
         try:
-            while router.name in self.disturbed and not connected.done():
+            while self._disturbed(router.name, time.monotonic()) and not connected.done():
                 await asyncio.wait((connected,), timeout=PAUSE_S)
             await asyncio.wait_for(connected, RECONNECT_S)
         except TimeoutError:
@@ -103,26 +119,28 @@ class Load:
 
     async def _ask(self, router: Child, client: AsyncClient, prompt: Prompt) -> bool:
         """Ask once. True if the router's own trouble ended it."""
-        disturbed = router.name in self.disturbed
-        began_s, begun = time.monotonic(), False
+        began_s = time.monotonic()
+        route: Route | None = None
+        """Of an answer that has begun."""
         outcome, violation = "answered", ""
         answer = client.generate(prompt, max_tokens=8, ignore_eos=True, timeout_s=DEADLINE_S)
         try:
             async for _ in answer:
-                begun = True
+                route = await answer.route()
             if answer.result.token_ids != self.answers[prompt]:
                 outcome, violation = "wrong", f"{answer.result.token_ids}"
         except LBError as error:
-            disturbed = disturbed or router.name in self.disturbed
-            if disturbed:
+            if self._disturbed(router.name, began_s):
                 outcome = "cut off with its router"
-            elif begun and isinstance(error, Unavailable):
+            elif (
+                route and isinstance(error, Unavailable) and self._disturbed(route.replica, began_s)
+            ):
                 outcome = "failed after it had begun"
             else:
                 names = {DeadlineExceeded: "expired", Overloaded: "refused"}
-                outcome = names.get(type(error), BROKEN if begun else "lost")
+                outcome = names.get(type(error), BROKEN if route else "lost")
                 violation = f"{type(error).__name__}: {error}"
         if (took_s := time.monotonic() - began_s) > DEADLINE_S + DEADLINE_SLACK_S:
             violation = violation or f"ended {took_s - DEADLINE_S:.1f} s past its deadline"
         self.outcomes.add(outcome, violation)
-        return disturbed and outcome != "answered"
+        return outcome != "answered" and self._disturbed(router.name, began_s)

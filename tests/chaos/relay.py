@@ -40,7 +40,7 @@ class Relay:
     rng: random.Random
     mangle: Mangle = field(default_factory=Mangle)
     touched: int = 0
-    """Batches that did not arrive once, in order and at once."""
+    """Batches that did not arrive once, in order and at once: a fault that touches none is none."""
 
     async def run(self) -> None:
         """Until cancelled, over any outage of Redis."""
@@ -77,6 +77,9 @@ class _Stream:
         self._source = keys.deltas(relay.source, replica)
         self._target = keys.deltas(relay.target, replica)
         self._cursor = "$"
+        self._read = 0
+        self._sent_in_time = 0
+        """Number of the last batch that was not held back, as they were read."""
         self._late: set[asyncio.Task[None]] = set()
 
     async def copy(self, redis: Any) -> None:
@@ -88,8 +91,10 @@ class _Stream:
         for _, entries in read:
             if mangle.delay_s:
                 await asyncio.sleep(mangle.delay_s)
+                self._relay.touched += len(entries)
             for identifier, fields in entries:
                 self._cursor = identifier.decode()
+                self._read += 1
                 batch = fields[keys.BATCH_FIELD]
                 kind = rng.random()
                 if kind < mangle.drop:
@@ -99,15 +104,18 @@ class _Stream:
                     await self._send(redis, batch)
                     await self._send(redis, batch)
                 elif kind < mangle.drop + mangle.double + mangle.late:
-                    self._relay.touched += 1
-                    task = asyncio.create_task(self._send_late(redis, batch, mangle.late_s))
+                    task = asyncio.create_task(
+                        self._send_late(redis, batch, self._read, mangle.late_s)
+                    )
                     self._late.add(task)
                     task.add_done_callback(self._late.discard)
                 else:
                     await self._send(redis, batch)
+                    self._sent_in_time = self._read
 
-    async def _send_late(self, redis: Any, batch: bytes, late_s: float) -> None:
+    async def _send_late(self, redis: Any, batch: bytes, number: int, late_s: float) -> None:
         await asyncio.sleep(late_s)
+        self._relay.touched += self._sent_in_time > number  # else it is still in order
         with suppress(RedisError, OSError):
             await self._send(redis, batch)
 
