@@ -1,11 +1,16 @@
-"""`prefixlb audit` and `prefixlb explain` as operators run them: real processes, a live router."""
+"""`prefixlb audit` and `prefixlb explain` as operators run them: real processes, a live router.
+
+A scripted one where mirrors differ, which a live one's do not.
+"""
 
 import json
 from collections.abc import AsyncIterator
 
 import pytest
 
+from proto.prefixlb.v1 import admin_pb2
 from tests.fake_replica import FakeReplica, replicas
+from tests.fake_router import fake_router
 from tests.http_page import ask
 from tests.live_router import LiveRouter, live_router, prompt_of
 from tests.test_cli import prefixlb
@@ -46,6 +51,35 @@ async def test_audit_in_json_is_one_object_a_replica(router: LiveRouter) -> None
     assert (audited["replica_id"], audited["outcome"]) == ("r0", "equal")
     assert audited["tree_blocks"] == audited["mirror_blocks"] == 10
     assert (audited["missing_hashes"], audited["extra"]) == ([], 0)
+
+
+async def test_audit_of_a_mirror_that_differs_fails_and_says_where() -> None:
+    async with fake_router() as router:
+        router.audited = [
+            admin_pb2.AuditResponse(replica_id="r0", outcome=admin_pb2.AUDIT_OUTCOME_EQUAL),
+            admin_pb2.AuditResponse(
+                replica_id="r1",
+                outcome=admin_pb2.AUDIT_OUTCOME_DIFFERENT,
+                missing=250,
+                missing_hashes=range(1, 101),
+                extra=2,
+                extra_hashes=[2**64 - 1, 7],
+            ),
+        ]
+        table = await prefixlb("audit", router=router.address)
+        read = await prefixlb("audit", "--json", router=router.address)
+    assert (table.code, read.code) == (1, 1)
+    row = table.out.splitlines()[-1]
+    assert row.split()[:8] == ["r1", "different", "0", "0", "0", "0", "250", "2"]
+    assert row.endswith(
+        "missing 0000000000000001, 0000000000000002 and 248 more; "
+        "extra ffffffffffffffff, 0000000000000007"
+    )
+    equal, different = map(json.loads, read.out.splitlines())
+    assert (equal["outcome"], equal["missing_hashes"]) == ("equal", [])
+    assert (different["outcome"], different["missing"]) == ("different", 250)
+    assert different["missing_hashes"] == [f"{each:016x}" for each in range(1, 101)]
+    assert different["extra_hashes"] == ["ffffffffffffffff", "0000000000000007"]
 
 
 async def test_audit_of_an_unknown_replica_fails_and_names_those_there_are(
