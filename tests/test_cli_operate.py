@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from proto.prefixlb.v1 import admin_pb2
+from proto.prefixlb.v1.inference_pb2 import ChatMessage
 from tests.fake_replica import FakeReplica, replicas
 from tests.fake_router import fake_router
 from tests.http_page import ask
-from tests.live_router import LiveRouter, live_router, prompt_of
+from tests.live_router import LiveRouter, live_router, prompt_of, until
 from tests.test_cli import prefixlb
+from tests.tiny_tokenizer import tiny_codec
 
 pytestmark = pytest.mark.redis
 
@@ -106,6 +108,26 @@ async def test_explain_in_json_has_pick_and_candidates(router: LiveRouter) -> No
     r0, r1 = explained["candidates"]
     assert (r0["replica_id"], r0["matched_tokens"], r0["eligible"]) == ("r0", 40, True)
     assert r0["cost_tokens"] < r1["cost_tokens"]
+
+
+async def test_explain_takes_text_a_chat_message_or_what_a_pipe_brings(redis_url: str) -> None:
+    codec, text = tiny_codec(), "Grüße: name three rivers.\n"
+    chat = codec.encode_chat([ChatMessage(role="user", content=text)])
+    r0, r1 = (FakeReplica(each, redis_url, codec=codec) for each in ("r0", "r1"))
+    async with replicas(r0, r1), live_router(redis_url) as router:
+        await r0.store(codec.encode(text))
+        await r1.store(chat)
+        await router.synced(r0, r1)
+        await until(lambda: router.has_codecs(r0, r1), what="tokenizers are known")
+
+        async def pick(*flags: str, stdin: str = "") -> tuple[str, int]:
+            done = await prefixlb("explain", *flags, "--json", router=address(router), stdin=stdin)
+            picked = json.loads(done.out)["pick"]
+            return picked["replica_id"], picked["prompt_tokens"]
+
+        assert await pick(text) == await pick("-", stdin=text) == ("r0", len(codec.encode(text)))
+        assert await pick("--chat", text) == ("r1", len(chat))
+        assert await pick("-", "--chat", stdin=text) == ("r1", len(chat))
 
 
 async def test_explain_of_a_prompt_that_would_be_refused_fails_and_says_why(
