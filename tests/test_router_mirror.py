@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -245,6 +245,20 @@ async def test_a_router_that_starts_late_knows_the_trees_before_it_says_so(redis
         async with live_router(redis_url) as router:
             await router.ready()
             assert all(router.equal(replica) for replica in fleet)
+
+
+async def test_one_connection_reads_the_streams_of_all_replicas(redis_url: str) -> None:
+    fleet = [FakeReplica(f"r{i}", redis_url) for i in range(20)]
+    async with open_redis(redis_url) as redis, replicas(*fleet), live_router(redis_url) as router:
+        await router.synced(*fleet)
+        reading = set[str]()
+        for number in range(20):
+            for replica in fleet:
+                await replica.store(prompt_of(4, number))
+            clients = cast(list[dict[str, str]], await redis.client_list())
+            reading |= {each["id"] for each in clients if each["cmd"] == "xread"}
+        await router.synced(*fleet)
+        assert len(reading) == 1
 
 
 async def test_replicas_hold_the_same_blocks_independently(redis_url: str) -> None:
