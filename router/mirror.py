@@ -113,7 +113,7 @@ class Mirror:
         self._held: deque[Held] = deque()
         self._held_bytes = 0
         self._last: tuple[int, int, int] | None = None
-        """Epoch, seq and a hash of the bytes of the last batch that was applied."""
+        """Epoch, seq and a hash of the bytes of the last batch applied since a snapshot."""
         self._followers: list[Callable[[bytes], None]] = []
         self._seen: deque[int] = deque(maxlen=8)
         """Epochs heard of."""
@@ -203,6 +203,7 @@ class Mirror:
         except SnapshotUnproven:
             self.totals.mismatches += 1
             raise
+        self._last = None
         self._see(applied.epoch)
         # Epochs heard of before the snapshot was asked for, and not its own, are over.
         self._ended.extend(before - {applied.epoch} - set(self._ended))
