@@ -60,7 +60,11 @@ class Publisher:
                 await asyncio.to_thread(thread.join)
 
     def step(self) -> bool:
-        """Send all there is, a heartbeat if one is due. False: a batch was not taken."""
+        """Send all there is, a heartbeat if one is due. False: a batch was not taken.
+
+        What the tree does meanwhile is for the next step: with a slow Redis this one might not end.
+        """
+        epoch, seq = self._log.position
         heartbeat = self._clock() >= self._heartbeat_due_s
         while batch := self._log.take(heartbeat=heartbeat):
             if not self._offer(batch):
@@ -69,6 +73,8 @@ class Publisher:
             self._log.sent(batch)
             heartbeat = False
             self._heartbeat_due_s = self._clock() + keys.LEASE_PERIOD_S
+            if batch.epoch != epoch or batch.seq > seq:  # closed in this step, over all there was
+                break
         self._metrics.backlog_bytes.set(self._log.backlog_bytes)
         return True
 

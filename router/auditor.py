@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import aclosing
 
 import grpc
 from grpc import aio
@@ -12,7 +11,7 @@ from proto.prefixlb.v1 import admin_pb2
 from proto.prefixlb.v1.admin_pb2 import AuditResponse
 from radix_rs import Router, RouterError
 from router.fleet import Fleet, Member
-from router.mirror import MirrorState
+from router.mirror import MirrorState, SnapshotFailed, apply_snapshot
 from router.replica_channel import caller_has_gone, failure
 
 AUDIT_TIMEOUT_S = 15.0
@@ -72,7 +71,7 @@ class Auditor:
                         await asyncio.sleep(PAUSE_S)
         except TimeoutError:
             why = f"{why}; mirror {member.mirror.state.value} after {self._timeout_s:g} s"
-        except (aio.AioRpcError, asyncio.CancelledError, RouterError) as error:
+        except (aio.AioRpcError, asyncio.CancelledError, RouterError, SnapshotFailed) as error:
             if caller_has_gone():
                 raise
             why = failure(error) if isinstance(error, Exception) else "the replica left the fleet"
@@ -86,9 +85,7 @@ class Auditor:
         tree.add_replica(name, model=lease.model, block_size=lease.block_size)
         batches: asyncio.Queue[bytes] = asyncio.Queue()
         with member.mirror.followed(batches.put_nowait):
-            async with aclosing(member.state.snapshot()) as chunks:
-                async for chunk in chunks:
-                    tree.apply_snapshot(name, chunk.batch.SerializeToString(), chunk.last)
+            await apply_snapshot(tree, name, member.state.snapshot())
             while not self._level(tree, member):
                 _continue(tree, name, await batches.get())
             # The mirror goes on meanwhile: the copy follows to where it was seen.
@@ -132,7 +129,7 @@ def _few(names: Iterable[str]) -> str:
 
 
 def _continue(tree: Router, name: str, batch: bytes) -> None:
-    """Raises Overtaken if `batch` does not follow where `tree` stands."""
+    """Raises Overtaken if `batch` does not follow where `tree` stands, or does not prove it."""
     applied = tree.apply(name, batch)
-    if applied.outcome in ("gap", "epoch"):
+    if applied.outcome in ("gap", "epoch", "mismatch"):
         raise Overtaken(f"{applied.outcome} at seq {applied.seq} after the snapshot")

@@ -48,6 +48,10 @@ class SnapshotFailed(Exception):
     """The replica's snapshot ended early or did not prove itself."""
 
 
+class SnapshotUnproven(SnapshotFailed):
+    """It has other blocks than its own count and digest say."""
+
+
 @dataclass
 class MirrorTotals:
     """What happened to a mirror since its replica joined."""
@@ -109,7 +113,7 @@ class Mirror:
         self._held: deque[Held] = deque()
         self._held_bytes = 0
         self._last: tuple[int, int, int] | None = None
-        """Epoch, seq and a hash of the bytes of the last batch that was applied."""
+        """Epoch, seq and a hash of the bytes of the last batch applied since a snapshot."""
         self._followers: list[Callable[[bytes], None]] = []
         self._seen: deque[int] = deque(maxlen=8)
         """Epochs heard of."""
@@ -194,28 +198,15 @@ class Mirror:
     async def _take_snapshot(self) -> None:
         self.totals.snapshots += 1
         before = set(self._seen)
-        applied = await self._apply_snapshot()
-        if applied.outcome != "applied":
+        try:
+            applied = await apply_snapshot(self._router, self._replica, self._snapshot())
+        except SnapshotUnproven:
             self.totals.mismatches += 1
-            raise SnapshotFailed(f"its digest does not prove it: {applied.outcome}")
+            raise
+        self._last = None
         self._see(applied.epoch)
         # Epochs heard of before the snapshot was asked for, and not its own, are over.
         self._ended.extend(before - {applied.epoch} - set(self._ended))
-
-    async def _apply_snapshot(self) -> Applied:
-        """What its last chunk led to."""
-        cleared = False
-        async with aclosing(self._snapshot()) as chunks:
-            async for chunk in chunks:
-                if not cleared:
-                    self._router.clear(self._replica)
-                    cleared = True
-                applied = self._router.apply_snapshot(
-                    self._replica, chunk.batch.SerializeToString(), chunk.last
-                )
-                if chunk.last:
-                    return applied
-        raise SnapshotFailed("it ended before its last chunk")
 
     def _catch_up(self) -> None:
         """Go on with the held batches that continue the snapshot, and forget the others.
@@ -292,3 +283,25 @@ class Mirror:
         self.state = state
         if state is MirrorState.SNAPSHOT:
             self._wanted.set()
+
+
+async def apply_snapshot(
+    router: Router, replica: str, chunks: AsyncGenerator[SnapshotResponse, None]
+) -> Applied:
+    """Let it replace what `router` has of `replica`. Raises SnapshotFailed if that proves nothing.
+
+    What was there goes with the first chunk that comes.
+    """
+    cleared = False
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            if not cleared:
+                router.clear(replica)
+                cleared = True
+            applied = router.apply_snapshot(replica, chunk.batch.SerializeToString(), chunk.last)
+            if not chunk.last:
+                continue
+            if applied.outcome != "applied":
+                raise SnapshotUnproven(f"its digest does not prove it: {applied.outcome}")
+            return applied
+    raise SnapshotFailed("it ended before its last chunk")

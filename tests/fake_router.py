@@ -60,6 +60,7 @@ class FakeRouter(InferenceServicer, AdminServicer, ReplicaServicer):
             live=True,
         )
         self.others: list[admin_pb2.ReplicaStatus] = []
+        self.audited: list[admin_pb2.AuditResponse] = []
         self.info = replica_pb2.InfoResponse(lease=lease, load=load, count=3, digest=77)
 
     async def Generate(
@@ -98,6 +99,12 @@ class FakeRouter(InferenceServicer, AdminServicer, ReplicaServicer):
         self, request: admin_pb2.ListReplicasRequest, context: Any
     ) -> admin_pb2.ListReplicasResponse:
         return admin_pb2.ListReplicasResponse(replicas=[*self.others, self.status])
+
+    async def Audit(
+        self, request: admin_pb2.AuditRequest, context: Any
+    ) -> AsyncIterator[admin_pb2.AuditResponse]:
+        for each in self.audited:
+            yield each
 
     async def Info(
         self, request: replica_pb2.InfoRequest, context: Any

@@ -36,6 +36,11 @@ class SpecReader:
         self.expected: dict[int, tuple[int, list[int]]] = {}
         """Start and hashes of the prompts announced that have not ended, by id."""
         self.epoch = self.seq = 0
+        self._last = b""
+        """The batch applied last, if one was since the snapshot."""
+        self._heard: set[int] = set()
+        self._over: set[int] = set()
+        """Epochs heard of before a snapshot of another was asked for."""
 
     def snapshot(self, chunks: list[bytes]) -> str:
         self.blocks.clear()
@@ -43,7 +48,9 @@ class SpecReader:
         for chunk in chunks:
             batch = self._read(chunk)
             self._apply(batch)
-        self.epoch, self.seq = batch.epoch, batch.seq
+        self.epoch, self.seq, self._last = batch.epoch, batch.seq, b""
+        self._over |= self._heard - {batch.epoch}
+        self._heard.add(batch.epoch)
         return self._proof(batch)
 
     def take(self, data: bytes) -> str:
@@ -51,13 +58,18 @@ class SpecReader:
         batch = self._read(data)
         if batch.seq == 0:
             raise Refused("seq 0")
+        self._heard.add(batch.epoch)
+        if batch.epoch in self._over:
+            return "over"
         if batch.epoch != self.epoch:
             return "epoch"
+        if batch.seq == self.seq and self._last not in (b"", data):
+            return "forged"
         if batch.seq <= self.seq:
             return "stale"
         if batch.seq > self.seq + 1:
             return "gap"
-        self.seq = batch.seq
+        self.seq, self._last = batch.seq, data
         self._apply(batch)
         return self._proof(batch)
 

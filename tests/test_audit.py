@@ -110,6 +110,38 @@ async def test_a_tree_that_begins_anew_during_its_snapshot_is_compared_in_its_ne
         assert (found.outcome, found.epoch, found.tree_blocks) == (EQUAL, r0.epoch, 3)
 
 
+STRAY = DeltaEvent(stored=Stored(hashes=[77]))
+"""A block that no count and no digest knows of."""
+
+
+async def test_a_snapshot_that_contradicts_itself_is_undecided_and_no_fault_of_the_mirror(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    async with replicas(r0), live_router(redis_url) as router:
+        await r0.store(prompt_of(40))
+        await router.synced(r0)
+        before = r0.snapshots
+        r0.expected = [STRAY]
+        [found] = await audit(router)
+        assert found.outcome == admin_pb2.AUDIT_OUTCOME_UNDECIDED
+        assert found.detail == "its digest does not prove it: mismatch"
+        assert r0.snapshots == before + 1
+
+
+async def test_a_batch_that_contradicts_itself_is_not_in_the_tree_compared(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    async with replicas(r0), live_router(redis_url) as router:
+        await r0.store(prompt_of(40))
+        await router.synced(r0)
+        r0.snapshot_pause_s = 0.1
+        auditing = asyncio.create_task(audit(router))
+        await asyncio.sleep(0.05)
+        await r0.publish([STRAY])
+        [found] = await auditing
+        assert (found.outcome, found.tree_blocks) == (EQUAL, 10)
+
+
 async def test_a_replica_without_an_answer_is_undecided_with_the_reason(redis_url: str) -> None:
     r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
     async with replicas(r1), live_router(redis_url) as router:

@@ -1,14 +1,21 @@
-"""`prefixlb audit` and `prefixlb explain` as operators run them: real processes, a live router."""
+"""`prefixlb audit` and `prefixlb explain` as operators run them: real processes, a live router.
+
+A scripted one where mirrors differ, which a live one's do not.
+"""
 
 import json
 from collections.abc import AsyncIterator
 
 import pytest
 
+from proto.prefixlb.v1 import admin_pb2
+from proto.prefixlb.v1.inference_pb2 import ChatMessage
 from tests.fake_replica import FakeReplica, replicas
+from tests.fake_router import fake_router
 from tests.http_page import ask
-from tests.live_router import LiveRouter, live_router, prompt_of
+from tests.live_router import LiveRouter, live_router, prompt_of, until
 from tests.test_cli import prefixlb
+from tests.tiny_tokenizer import tiny_codec
 
 pytestmark = pytest.mark.redis
 
@@ -48,6 +55,35 @@ async def test_audit_in_json_is_one_object_a_replica(router: LiveRouter) -> None
     assert (audited["missing_hashes"], audited["extra"]) == ([], 0)
 
 
+async def test_audit_of_a_mirror_that_differs_fails_and_says_where() -> None:
+    async with fake_router() as router:
+        router.audited = [
+            admin_pb2.AuditResponse(replica_id="r0", outcome=admin_pb2.AUDIT_OUTCOME_EQUAL),
+            admin_pb2.AuditResponse(
+                replica_id="r1",
+                outcome=admin_pb2.AUDIT_OUTCOME_DIFFERENT,
+                missing=250,
+                missing_hashes=range(1, 101),
+                extra=2,
+                extra_hashes=[2**64 - 1, 7],
+            ),
+        ]
+        table = await prefixlb("audit", router=router.address)
+        read = await prefixlb("audit", "--json", router=router.address)
+    assert (table.code, read.code) == (1, 1)
+    row = table.out.splitlines()[-1]
+    assert row.split()[:8] == ["r1", "different", "0", "0", "0", "0", "250", "2"]
+    assert row.endswith(
+        "missing 0000000000000001, 0000000000000002 and 248 more; "
+        "extra ffffffffffffffff, 0000000000000007"
+    )
+    equal, different = map(json.loads, read.out.splitlines())
+    assert (equal["outcome"], equal["missing_hashes"]) == ("equal", [])
+    assert (different["outcome"], different["missing"]) == ("different", 250)
+    assert different["missing_hashes"] == [f"{each:016x}" for each in range(1, 101)]
+    assert different["extra_hashes"] == ["ffffffffffffffff", "0000000000000007"]
+
+
 async def test_audit_of_an_unknown_replica_fails_and_names_those_there_are(
     router: LiveRouter,
 ) -> None:
@@ -72,6 +108,26 @@ async def test_explain_in_json_has_pick_and_candidates(router: LiveRouter) -> No
     r0, r1 = explained["candidates"]
     assert (r0["replica_id"], r0["matched_tokens"], r0["eligible"]) == ("r0", 40, True)
     assert r0["cost_tokens"] < r1["cost_tokens"]
+
+
+async def test_explain_takes_text_a_chat_message_or_what_a_pipe_brings(redis_url: str) -> None:
+    codec, text = tiny_codec(), "Grüße: name three rivers.\n"
+    chat = codec.encode_chat([ChatMessage(role="user", content=text)])
+    r0, r1 = (FakeReplica(each, redis_url, codec=codec) for each in ("r0", "r1"))
+    async with replicas(r0, r1), live_router(redis_url) as router:
+        await r0.store(codec.encode(text))
+        await r1.store(chat)
+        await router.synced(r0, r1)
+        await until(lambda: router.has_codecs(r0, r1), what="tokenizers are known")
+
+        async def pick(*flags: str, stdin: str = "") -> tuple[str, int]:
+            done = await prefixlb("explain", *flags, "--json", router=address(router), stdin=stdin)
+            picked = json.loads(done.out)["pick"]
+            return picked["replica_id"], picked["prompt_tokens"]
+
+        assert await pick(text) == await pick("-", stdin=text) == ("r0", len(codec.encode(text)))
+        assert await pick("--chat", text) == ("r1", len(chat))
+        assert await pick("-", "--chat", stdin=text) == ("r1", len(chat))
 
 
 async def test_explain_of_a_prompt_that_would_be_refused_fails_and_says_why(

@@ -1,6 +1,7 @@
 """Batches between engine and publisher: no holes but those that show."""
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import cast
 
@@ -234,6 +235,27 @@ async def test_a_publisher_that_ends_has_sent_everything() -> None:
         log.report(Load(running=5), urgent=False)
     assert [number for batch in wire.batches for number in events_of(batch)] == [1]
     assert wire.batches[-1].load.running == 5
+
+
+@pytest.mark.parametrize("sending_s", [0.0, 0.003])
+async def test_changes_every_millisecond_leave_in_batches_ten_milliseconds_apart(
+    sending_s: float,
+) -> None:
+    log, begun_s = make_log(), list[float]()
+
+    def send(batch: Batch) -> bool:
+        begun_s.append(time.monotonic())
+        time.sleep(sending_s)
+        return True
+
+    publisher = Publisher(log, send, EngineRig().metrics)
+    first_s = time.monotonic()
+    async with publisher.running():
+        while (now_s := time.monotonic()) < first_s + 0.3:
+            log.append(deltas(1))
+            await asyncio.sleep(0.001)
+    # Those sent at its end wait for nothing.
+    assert 3 <= sum(each < now_s for each in begun_s) <= (now_s - first_s) / 0.010 + 1
 
 
 async def test_a_publisher_that_dies_ends_the_replica_with_it(

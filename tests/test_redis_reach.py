@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import cast
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -15,22 +17,22 @@ import trustme
 from prometheus_client import CollectorRegistry
 
 from proto import keys
-from proto.redis_client import open_blocking_redis, parse_redis_url
+from proto.errors import Unavailable
+from proto.prefixlb.v1.delta_pb2 import Lease
+from proto.redis_client import open_blocking_redis, open_redis, parse_redis_url
 from replica.delta_log import Batch
 from replica.metrics import Metrics
 from replica.redis_stream import RedisStream
+from replica.registry import Registry
 from router.cli.redis_server import free_ports
 from tests.fake_replica import FakeReplica, replicas
 from tests.live_router import live_router, prompt_of
 from tests.redis_process import redis_server
 
 PASSWORD = "p@ss/word"
-ACL = (
-    "~prefixlb:* resetchannels -@all +hello +ping +client|setinfo +time +get +pttl +set +mget +del "
-    "+unlink +expire +zadd +zrevrange +zrem +zremrangebyscore +xadd +xtrim +xread +xrevrange "
-    "+multi +exec +select"
-)
-"""What prefixlb needs, as in deploy/README.md."""
+DOCUMENTED = (Path(__file__).parents[1] / "deploy" / "README.md").read_text()
+[ACL] = re.findall(r"`(~prefixlb:[^`]+)`", DOCUMENTED)
+"""What prefixlb needs of Redis."""
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def users_redis() -> Iterator[tuple[str, redis.Redis]]:
         operator.execute_command("CONFIG", "SET", "requirepass", "operators")
         port = urlsplit(url).port
         operator.execute_command("AUTH", "default", "operators")
-        yield f"redis://lb:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/0", operator
+        yield f"redis://lb:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/1", operator
 
 
 @pytest.mark.redis
@@ -80,6 +82,7 @@ async def test_the_documented_rights_are_enough_for_router_and_replica(
 ) -> None:
     url, _ = users_redis
     await follows(url)
+    await registers(url)
     assert publishes(url)
 
 
@@ -121,6 +124,7 @@ async def test_over_tls_with_or_without_a_client_certificate(
     async with tls_before(redis_url, authority, mutual=mutual) as port:
         url = f"rediss://127.0.0.1:{port}/0?{query}"
         await follows(url)
+        await registers(url)
         assert await asyncio.to_thread(publishes, url)
         stranger = f"rediss://127.0.0.1:{port}/0"
         assert not await asyncio.to_thread(publishes, stranger)
@@ -139,17 +143,43 @@ async def test_by_sentinel_writer_and_reader_follow_the_master_to_another_server
                 assert send(client)
                 await fail_over(sentinel, first)
                 assert await asyncio.to_thread(eventually, lambda: send(client))
+            await registers(url)
             await r0.store(prompt_of(80, seed=1))
             await router.synced(r0, timeout_s=15.0)
             assert len(router.parts.router.blocks("r0")) == 30
 
 
 async def follows(url: str) -> None:
-    """A router finds a replica and mirrors it, both by `url`."""
+    """A router finds a replica, mirrors it and goes on with its stream, all by `url`."""
     r0 = FakeReplica("r0", url)
     async with replicas(r0), live_router(url) as router:
-        await r0.store(prompt_of(40))
-        await router.synced(r0)
+        for seed in range(2):
+            await r0.store(prompt_of(40, seed))
+            await router.synced(r0)
+
+
+async def registers(url: str) -> None:
+    """A replica makes way for its lease, holds it, is told from another of its id, and leaves."""
+    metrics = Metrics(CollectorRegistry(), model="tiny")
+    members = keys.members("registry")
+    async with open_redis(url) as client:
+
+        def registry_at(address: str) -> Registry:
+            lease = Lease(replica_id="r0", address=address, epoch=1)
+            return Registry(client, metrics, cluster="registry", lease=lambda: lease)
+
+        first = registry_at("10.0.0.1:1")
+        await client.set(members, "no set")
+        assert not await first.renew()
+        assert await first.renew()
+        async with first.held():
+            with pytest.raises(Unavailable, match="is in use"):
+                async with registry_at("10.0.0.2:1").held():
+                    pass
+            assert await client.zrevrange(members, 0, -1) == [b"r0"]
+        assert await client.zrevrange(members, 0, -1) == []
+        assert await client.get(keys.lease("registry", "r0")) is None
+    assert metrics.total("lease_failures") == 1
 
 
 def publishes(url: str) -> bool:
@@ -159,9 +189,12 @@ def publishes(url: str) -> bool:
 
 
 def send(client: redis.Redis) -> bool:
+    """Whether both of two batches are taken, and the first then trimmed."""
     metrics = Metrics(CollectorRegistry(), model="tiny")
-    stream = RedisStream(client, metrics, stream=keys.deltas("test", "writer"))
-    return stream.send(Batch(1, 1, b"batch"))
+    name = keys.deltas("test", "writer")
+    stream = RedisStream(client, metrics, stream=name, max_bytes=len(b"batch"))
+    sent = all(stream.send(Batch(1, seq, b"batch")) for seq in (1, 2))
+    return sent and len(cast(list[object], client.xrevrange(name))) == 1
 
 
 @asynccontextmanager

@@ -2,19 +2,21 @@
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 
 from proto import keys
+from proto.prefixlb.v1.admin_pb2 import PickRequest
 from proto.redis_client import open_redis
 from router.discovery.redis import LOOKS
 from tests.fake_replica import FakeReplica, replicas
-from tests.live_router import LiveRouter, live_router, prompt_of, until
+from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
 from tests.ports import free_port
 from tests.redis_process import redis_server
 
@@ -164,18 +166,35 @@ async def test_a_stream_that_begins_anew_with_smaller_ids_is_read_from_its_begin
         assert router.parts.router.mirror("r0").count == 10
 
 
-async def test_one_gap_in_a_steady_stream_costs_exactly_one_snapshot(redis_url: str) -> None:
+async def test_one_gap_under_five_hundred_batches_a_second_costs_exactly_one_snapshot(
+    redis_url: str,
+) -> None:
     rng = random.Random(2)
     r0 = FakeReplica("r0", redis_url)
     r0.snapshot_pause_s = 0.2
-    async with replicas(r0), live_router(redis_url) as router:
+    queued: list[bytes] = []
+
+    async def queue(batch: bytes) -> None:
+        queued.append(batch)
+
+    async with open_redis(redis_url) as redis, replicas(r0), live_router(redis_url) as router:
         await router.synced(r0)
-        before = r0.snapshots
-        for number in range(300):
-            if number == 100:
-                r0.seq += 1  # the batch that nobody ever saw
-            await change(r0, rng)
-            await asyncio.sleep(0.002)
+        before, sent, started_s = r0.snapshots, 0, time.monotonic()
+        r0.send = queue
+        while sent < 1000 or queued:
+            while sent < min(1000.0, 1000 * (time.monotonic() - started_s)):
+                if sent == 200:
+                    r0.seq += 1  # the batch that nobody ever saw
+                await r0.publish(r0.blocks.store([rng.getrandbits(64)]))
+                sent += 1
+            async with redis.pipeline(transaction=False) as pipe:
+                for batch in queued:
+                    pipe.xadd(keys.deltas("test", "r0"), {keys.BATCH_FIELD: batch})
+                queued.clear()
+                await pipe.execute()
+            await asyncio.sleep(0.01)
+        assert sent / (time.monotonic() - started_s) > 500
+        r0.send = r0.xadd
         await router.synced(r0)
         assert r0.snapshots - before == 1
         assert (await router.statuses())["r0"].gaps == 1
@@ -228,6 +247,21 @@ async def test_a_router_that_starts_late_knows_the_trees_before_it_says_so(redis
             assert all(router.equal(replica) for replica in fleet)
 
 
+async def test_one_connection_reads_the_streams_of_all_replicas(redis_url: str) -> None:
+    fleet = [FakeReplica(f"r{i}", redis_url) for i in range(20)]
+    async with open_redis(redis_url) as redis, replicas(*fleet), live_router(redis_url) as router:
+        await router.synced(*fleet)
+        most = 0
+        for number in range(20):
+            for replica in fleet:
+                await replica.store(prompt_of(4, number))
+            await asyncio.sleep(0.02)
+            clients = cast(list[dict[str, str]], await redis.client_list())
+            most = max(most, sum("b" in each["flags"] for each in clients))  # waits for a stream
+        await router.synced(*fleet)
+        assert most == 1
+
+
 async def test_replicas_hold_the_same_blocks_independently(redis_url: str) -> None:
     r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
     prompt = prompt_of(40)
@@ -242,6 +276,12 @@ async def test_replicas_hold_the_same_blocks_independently(redis_url: str) -> No
         await router.synced(r0, r1)
         assert router.parts.router.mirror("r0").count == 0
         assert router.parts.router.mirror("r1").count == 10
+        gauge = re.compile(r'prefixlb_router_mirror_(\w+){.*replica="(r\d)".*} (.+)')
+        sizes = {(of, name): float(n) for name, of, n in gauge.findall(await router.metrics())}
+        assert sizes["r0", "blocks"] == sizes["r0", "forgotten_blocks"] == 0
+        assert 0 <= sizes["r0", "size_bytes"] < sizes["r1", "size_bytes"]
+        picked = await router.admin.Pick(PickRequest(request=request_of(prompt)))
+        assert (picked.replica_id, picked.matched_tokens) == ("r1", 39)
 
 
 async def test_batches_of_a_replica_that_left_come_to_nothing(redis_url: str) -> None:

@@ -4,10 +4,13 @@ radix_rs/tests/wire.rs checks the same file in Rust. Under --rewrite the vectors
 reader and hashes that know only the specification.
 """
 
+import asyncio
 import hashlib
 import json
 from array import array
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -21,13 +24,18 @@ from proto.prefixlb.v1.delta_pb2 import (
     DeltaEvent,
     Dropped,
     Expected,
+    Lease,
     Load,
     Removed,
     Stored,
 )
 from proto.prefixlb.v1.inference_pb2 import MediaItem
+from proto.prefixlb.v1.replica_pb2 import SnapshotResponse
 from replica.py_tree import chain
+from router.mirror import Mirror, MirrorState
+from router.refusals import objection
 from tests import twins
+from tests.live_router import until
 from tests.spec_reader import Refused, SpecReader
 
 FILE = Path(__file__).parent.parent / "proto" / "prefixlb" / "v1" / "vectors.json"
@@ -87,6 +95,8 @@ def make_vectors() -> Vectors:
         "media": media_vector(bytes(range(16)), 5),
         **stream_vectors(),
         "expected": expected_vectors(),
+        "doubts": doubt_vectors(),
+        "lease": lease_vector(),
     }
 
 
@@ -266,6 +276,76 @@ def expected_vectors() -> Vectors:
     }
 
 
+def doubt_vectors() -> list[Vectors]:
+    """What a reader makes of a batch that knows more than where it stands.
+
+    It begins with the first snapshot; a batch with a `snapshot` makes it ask for that one.
+    """
+    next_epoch, b2, b3 = EPOCH + 1, set(B[:2]), set(B[:3])
+    forged = batch(6, set(A), stored(A[2], *A[3:]))
+    steps: list[tuple[str, bytes, list[bytes]]] = [
+        ("the next batch", batch(6, set(A[:3])), []),
+        ("the same again", batch(6, set(A[:3])), []),
+        (
+            "its seq and other bytes: one of them is not the publisher's",
+            forged,
+            [batch(7, set(A[:4]), stored(0, *A[:4]))],
+        ),
+        ("the other bytes again: the snapshot has settled it", forged, []),
+        ("what follows the snapshot", batch(8, set(A), stored(A[3], A[4])), []),
+        (
+            "another epoch",
+            batch(1, set(B[:1]), stored(0, B[0]), epoch=next_epoch),
+            [batch(2, b2, stored(0, *B[:2]), epoch=next_epoch)],
+        ),
+        (
+            "one that is over: it was heard of before a snapshot of another was asked for",
+            batch(9, set(A)),
+            [],
+        ),
+        ("what follows in the other", batch(3, b3, stored(B[1], B[2]), epoch=next_epoch), []),
+    ]
+    reader = SpecReader(block_size=BLOCK_SIZE, hash_version=HASH_VERSION)
+    reader.snapshot([bytes.fromhex(chunk) for chunk in stream_vectors()["snapshot"]])
+    doubts = []
+    for says, data, snapshot in steps:
+        outcome = reader.take(data)
+        assert (outcome in ("forged", "epoch")) == bool(snapshot), says
+        if snapshot:
+            assert reader.snapshot(snapshot) == "applied"
+        doubts.append(
+            {
+                "says": says,
+                "bytes": data.hex(),
+                "outcome": outcome,
+                "snapshot": [chunk.hex() for chunk in snapshot],
+                "seq": reader.seq,
+                "blocks": [*map(hexed, sorted(reader.blocks))],
+            }
+        )
+    return doubts
+
+
+def lease_vector() -> Vectors:
+    """Text and numbers, the latter in hex where they are fixed64, by the names of their fields."""
+    digest = hashlib.sha256(b"tokenizer").digest()
+    key_check = twins.namespace_seed(twins.hash_key(SECRET), "prefixlb-key-check", "", "")
+    fields: list[tuple[str, Any, bytes]] = [
+        ("replica_id", "replica-0", b"\x0a\x09replica-0"),
+        ("address", "[::1]:50051", b"\x12\x0b[::1]:50051"),
+        ("model", "modèle/λ", b"\x1a\x0a" + "modèle/λ".encode()),
+        ("page_size", 1, b"\x20\x01"),
+        ("block_size", 16, b"\x28\x10"),
+        ("hash_version", HASH_VERSION, b"\x30\x03"),
+        ("epoch", hexed(EPOCH), b"\x39" + EPOCH.to_bytes(8, "little")),
+        ("seq", 300, b"\x40\xac\x02"),
+        ("tokenizer_digest", digest.hex(), b"\x4a\x20" + digest),
+        ("key_check", hexed(key_check), b"\x51" + key_check.to_bytes(8, "little")),
+    ]
+    named = {name: value for name, value, _ in fields}
+    return {**named, "bytes": b"".join(data for _, _, data in fields).hex()}
+
+
 def removed_block(block: int) -> DeltaEvent:
     return DeltaEvent(removed=Removed(last=block, count=1))
 
@@ -361,3 +441,43 @@ def test_a_router_expects_what_it_should(vectors: Vectors) -> None:
         SpecReader(block_size=4, hash_version=HASH_VERSION).take(bytes.fromhex(given["refused"]))
     router.clear("r")  # as with another epoch
     assert router.explain(array("I", given["tokens"][0]), model="m", now_s=0.0)[0].expected == 0
+
+
+async def test_a_mirror_doubts_what_it_should(vectors: Vectors) -> None:
+    router = radix_rs.Router(hash_key=bytes(16))
+    router.add_replica("r", model="m", block_size=vectors["block_size"])
+    snapshots = [vectors["snapshot"]]
+
+    async def snapshot() -> AsyncGenerator[SnapshotResponse, None]:
+        chunks = [DeltaBatch.FromString(bytes.fromhex(chunk)) for chunk in snapshots.pop()]
+        for number, chunk in enumerate(chunks, start=1):
+            yield SnapshotResponse(batch=chunk, last=number == len(chunks))
+
+    mirror = Mirror(
+        "r", router=router, snapshot=snapshot, rng=Random(1), sleep=lambda _: asyncio.sleep(0)
+    )
+    running = asyncio.create_task(mirror.run())
+    mirror.subscribed()
+    await until(lambda: mirror.state is MirrorState.STREAMING)
+    for each in vectors["doubts"]:
+        mirror.batch(bytes.fromhex(each["bytes"]))
+        assert (mirror.state is MirrorState.SNAPSHOT) == bool(each["snapshot"]), each
+        if each["snapshot"]:
+            snapshots.append(each["snapshot"])
+            await until(lambda: mirror.state is MirrorState.STREAMING)
+        assert [*map(hexed, router.blocks("r"))] == each["blocks"], each
+        assert router.mirror("r").seq == each["seq"]
+    running.cancel()
+
+
+def test_a_lease_is_read_as_it_should(vectors: Vectors) -> None:
+    given = dict(vectors["lease"])
+    data = bytes.fromhex(given.pop("bytes"))
+    lease = Lease.FromString(data)
+    assert lease.SerializeToString() == data
+    for name in ("epoch", "key_check"):
+        given[name] = int(given[name], 16)
+    given["tokenizer_digest"] = bytes.fromhex(given["tokenizer_digest"])
+    assert {field.name: value for field, value in lease.ListFields()} == given
+    key = radix_rs.derive_hash_key(bytes.fromhex(vectors["secret_of_what_follows"]))
+    assert objection(lease, radix_rs.key_check(key)) is None

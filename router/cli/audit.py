@@ -103,9 +103,10 @@ def _first_hashes(audited: AuditResponse) -> str:
     """Two of each kind, enough to look for in a log of batches."""
     parts = [
         f"{kind} {', '.join(f'{each:016x}' for each in hashes[:2])}"
-        for kind, hashes in (
-            ("missing", audited.missing_hashes),
-            ("extra", audited.extra_hashes),
+        + (f" and {count - 2} more" if count > 2 else "")
+        for kind, hashes, count in (
+            ("missing", audited.missing_hashes, audited.missing),
+            ("extra", audited.extra_hashes, audited.extra),
         )
         if hashes
     ]

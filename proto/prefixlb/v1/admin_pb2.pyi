@@ -118,7 +118,7 @@ class _AuditOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditOut
     AUDIT_OUTCOME_DIFFERENT: _AuditOutcome.ValueType  # 2
     """They do not, as of the same (epoch, seq)."""
     AUDIT_OUTCOME_UNDECIDED: _AuditOutcome.ValueType  # 3
-    """The replica gave no snapshot, or the mirror did not come to where the snapshot stands."""
+    """The replica gave no snapshot that proves itself, or the mirror did not come to where the snapshot stands."""
 
 class AuditOutcome(_AuditOutcome, metaclass=_AuditOutcomeEnumTypeWrapper): ...
 
@@ -130,7 +130,7 @@ mirror forget.
 AUDIT_OUTCOME_DIFFERENT: AuditOutcome.ValueType  # 2
 """They do not, as of the same (epoch, seq)."""
 AUDIT_OUTCOME_UNDECIDED: AuditOutcome.ValueType  # 3
-"""The replica gave no snapshot, or the mirror did not come to where the snapshot stands."""
+"""The replica gave no snapshot that proves itself, or the mirror did not come to where the snapshot stands."""
 Global___AuditOutcome: _TypeAlias = AuditOutcome  # noqa: Y015
 
 @_typing.final

@@ -99,10 +99,11 @@ class DeltaBatch(_message.Message):
 
     A reader that stands at (epoch, seq) takes a batch
       of the same epoch and seq + 1    applies it; if count or digest disagree, it takes a snapshot
-      of the same epoch, seq or less   passes over it; if it has the seq of the last one applied and other bytes, one of
-                                       the two is not the publisher's, and it takes a snapshot
+      of the same epoch, seq or less   passes over it; if it has the seq of the last one applied since a snapshot and
+                                       other bytes, one of the two is not the publisher's, and it takes a snapshot
       of the same epoch, beyond        takes a snapshot: batches are missing
-      of another epoch                 forgets all blocks and takes a snapshot (unless it knows that epoch to be over)
+      of another epoch                 forgets all blocks and takes a snapshot (unless it knows that epoch to be over, as
+                                       it had heard of it before it asked for the last snapshot, which was of another)
     and refuses it, forgets all blocks and gives an alarm if the bytes are no DeltaBatch, epoch or seq is 0, a
     hash stored or expected is 0, the class of a load is above 31, or block_size or hash_version is not the reader's.
 
