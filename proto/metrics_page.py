@@ -252,8 +252,8 @@ class Page(ThreadingHTTPServer):
             # Its words stay here: they may be a prompt's.
             *_, (frame, line) = traceback.walk_tb(error.__traceback__)
             log.error(
-                "page failed error=%s at=%s:%d",
-                *(type(error).__name__, frame.f_code.co_filename, line),
+                "page failed error=%s at=%s",
+                *(type(error).__name__, f"{frame.f_code.co_filename}:{line}"),
             )
 
 

@@ -134,9 +134,8 @@ async def running(
             try:
                 await server.start()
                 log.info(
-                    "replica listens replica=%s address=%s metrics=%s:%d model=%s device=%s "
-                    "slots=%d",
-                    *(lease.replica_id, lease.address, settings.metrics_host, metrics_port),
+                    "replica listens replica=%s address=%s metrics=%s model=%s device=%s slots=%d",
+                    *(lease.replica_id, lease.address, f"{settings.metrics_host}:{metrics_port}"),
                     *(model_id, model.device, settings.slots),
                 )
                 announcement = (

@@ -175,8 +175,9 @@ async def running(
             try:
                 await server.start()
                 log.info(
-                    "router listens address=%s:%d metrics=%s:%d",
-                    *(settings.host, server.port, settings.metrics_host, metrics_port),
+                    "router listens address=%s metrics=%s",
+                    f"{settings.host}:{server.port}",
+                    f"{settings.metrics_host}:{metrics_port}",
                 )
                 with reload.on_hangup():
                     yield Running(parts, server.port, metrics_port, server)

@@ -1,6 +1,7 @@
 """deploy/compose.yaml and deploy/Dockerfile, as far as they can be read without Docker."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -8,11 +9,64 @@ import yaml
 from replica.settings import ReplicaSettings
 from router.settings import RouterSettings
 from tests.chart import CHART, ROOT
+from tests.prometheus import promtool
 
-DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
-COMPOSE: Any = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+COMPOSE: Any = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 VALUES: Any = yaml.safe_load((CHART / "values.yaml").read_text())
 VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+
+
+MOUNTED = {
+    name: {
+        target: DEPLOY / source
+        for source, target, _ in (each.split(":") for each in service.get("volumes", []))
+    }
+    for name, service in COMPOSE["services"].items()
+}
+"""Folders of each service, and where they come from."""
+
+
+def test_the_services_are_a_cluster_and_what_watches_it() -> None:
+    replicas = {"replica-0", "replica-1"}
+    assert set(COMPOSE["services"]) == {"redis", *replicas, "router", "prometheus", "grafana"}
+
+
+def test_what_services_mount_and_read_is_there() -> None:
+    assert MOUNTED["prometheus"] and MOUNTED["grafana"]
+    for name, service in COMPOSE["services"].items():
+        for path in MOUNTED[name].values():
+            assert any(path.iterdir()), path
+        for each in service.get("configs", []):
+            assert each["source"] in COMPOSE["configs"], name
+        assert set(service.get("secrets", [])) <= set(COMPOSE["secrets"]), name
+        if "build" in service:
+            assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+
+
+def test_prometheus_takes_its_configuration_and_scrapes_the_metrics_of_every_process(
+    tmp_path: Path,
+) -> None:
+    text = COMPOSE["configs"]["prometheus"]["content"]
+    ((target, source),) = MOUNTED["prometheus"].items()
+    assert f"rule_files: [{target}/*.yaml]" in text
+    file = tmp_path / "prometheus.yml"
+    file.write_text(text.replace(target, str(source)))
+    promtool("check", "config", file)
+    ports = {
+        "router": RouterSettings.model_fields["metrics_port"].default,
+        "replica": ReplicaSettings.model_fields["metrics_port"].default,
+    }
+    jobs = {
+        each["job_name"]: each["static_configs"] for each in yaml.safe_load(text)["scrape_configs"]
+    }
+    assert jobs == {
+        part: [
+            {"targets": [f"{name}:{port}" for name in COMPOSE["services"] if name.startswith(part)]}
+        ]
+        for part, port in ports.items()
+    }
 
 
 def test_services_are_given_settings_that_there_are() -> None:

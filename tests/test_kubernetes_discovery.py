@@ -4,9 +4,11 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from lightkube import AsyncClient, KubeConfig
 from lightkube.config.models import Cluster, User
@@ -16,8 +18,8 @@ from proto.errors import InvalidFile
 from router.discovery.endpoint_slices import EndpointSlices, serving_addresses
 from router.discovery.kubernetes import open_kubernetes
 from tests.fake_apiserver import FakeApiserver, endpoint, fake_apiserver
-from tests.fake_replica import FakeReplica, replicas
-from tests.live_router import live_router, until
+from tests.fake_replica import FakeReplica, Script, replicas
+from tests.live_router import LiveRouter, live_router, prompt_of, until
 from tests.test_router_metrics import samples
 
 UNREADY_S = 0.3
@@ -246,10 +248,26 @@ def test_without_a_cluster_the_router_says_what_it_looked_for(
         open_kubernetes("llm", "grpc", ask=lambda _: asyncio.Future(), rng=random.Random(0))
 
 
-@pytest.mark.redis
-async def test_a_router_serves_with_the_replicas_of_a_service(
+@dataclass
+class Service:
+    """Two replicas, an apiserver that knows them, and a router that finds them by it."""
+
+    apiserver: FakeApiserver
+    router: LiveRouter
+    r0: FakeReplica
+    r1: FakeReplica
+
+
+def put_endpoint(apiserver: FakeApiserver, replica: FakeReplica, endpoint: dict[str, Any]) -> None:
+    """In a slice of its own: all of a slice have one port."""
+    ports = [{"name": "grpc", "port": replica.port}]
+    apiserver.put(replica.id, endpoints=[endpoint], ports=ports)
+
+
+@pytest.fixture
+async def service(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> AsyncIterator[Service]:
     r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
     async with fake_apiserver() as (apiserver, url), replicas(r0, r1):
         config = tmp_path / "config"
@@ -260,23 +278,46 @@ async def test_a_router_serves_with_the_replicas_of_a_service(
             "contexts: [{name: c, context: {cluster: c, user: u, namespace: ns}}]\n"
         )
         monkeypatch.setenv("KUBECONFIG", str(config))
-
         for replica in (r0, r1):
-            host, port = replica.address.split(":")
-            ports = [{"name": "grpc", "port": int(port)}]
-            apiserver.put(replica.id, endpoints=[endpoint(host)], ports=ports)
+            put_endpoint(apiserver, replica, endpoint("127.0.0.1"))
         settings = {"discovery": "kubernetes", "kubernetes_service": "llm"}
         async with live_router(redis_url, **settings) as router:
             await router.synced(r0, r1)
-            apiserver.delete(r1.id)
-            await until(lambda: list(router.parts.fleet.members) == [r0.id], 5.0, "r1 left")
-            answer = await router.generate([1, 2, 3])
-            assert answer.replica == r0.id
-            page = await samples(router)
-            assert (page["kubernetes_up{}"], page["kubernetes_errors_total{}"]) == (1, 0)
-            apiserver.refuses = 503
-            apiserver.hang_up()
-            await until(lambda: not router.parts.discovery.slices.up, 4.0, "it is away")
-            page = await samples(router)
-            assert page["kubernetes_up{}"] == 0 and page["kubernetes_errors_total{}"] >= 1
-            assert (await router.generate([1, 2, 3])).replica == r0.id
+            yield Service(apiserver, router, r0, r1)
+
+
+@pytest.mark.redis
+async def test_a_router_serves_with_the_replicas_of_a_service(service: Service) -> None:
+    apiserver, router, r0 = service.apiserver, service.router, service.r0
+    apiserver.delete(service.r1.id)
+    await until(lambda: list(router.parts.fleet.members) == [r0.id], 5.0, "r1 left")
+    answer = await router.generate([1, 2, 3])
+    assert answer.replica == r0.id
+    page = await samples(router)
+    assert (page["kubernetes_up{}"], page["kubernetes_errors_total{}"]) == (1, 0)
+    apiserver.refuses = 503
+    apiserver.hang_up()
+    await until(lambda: not router.parts.discovery.slices.up, 4.0, "it is away")
+    page = await samples(router)
+    assert page["kubernetes_up{}"] == 0 and page["kubernetes_errors_total{}"] >= 1
+    assert (await router.generate([1, 2, 3])).replica == r0.id
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("listed", [True, False], ids=["without an address", "not at all"])
+async def test_what_waits_at_an_evicted_pod_is_answered_by_another_within_5_s(
+    service: Service, listed: bool
+) -> None:
+    router, evicted, prompt = service.router, service.r0, prompt_of(40)
+    await evicted.store(prompt)
+    await router.synced(evicted)
+    evicted.script = Script(first_after_s=60.0)
+    asked = asyncio.create_task(router.generate(prompt))
+    await until(lambda: evicted.running == 1, 5.0, "it is asked, where the prompt is cached")
+    if listed:
+        put_endpoint(service.apiserver, evicted, endpoint("", ready=False))
+    else:
+        service.apiserver.delete(evicted.id)
+    answer = await asyncio.wait_for(asked, 5.0)
+    assert (answer.replica, answer.code) == (service.r1.id, grpc.StatusCode.OK)
+    assert (await router.generate(prompt)).replica == service.r1.id

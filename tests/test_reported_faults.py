@@ -43,6 +43,11 @@
 14. dynamo#10774: splits are never undone, and inner nodes grow for ever.
     index/tests.rs:a_million_changes_that_leave_the_content_as_it_was_leave_the_tree_as_it_was
     index/tests.rs:runs_that_a_branch_had_cut_are_joined_when_it_goes
+15. production-stack#1008, sglang#30270: an evicted pod stays, as it is listed without an address.
+    test_kubernetes_discovery.test_what_waits_at_an_evicted_pod_is_answered_by_another_within_5_s
+    test_kubernetes_discovery.test_an_evicted_pod_without_an_address_is_no_ghost
+    test_kubernetes_discovery.test_who_is_not_ready_goes_and_who_terminates_stays_until_it_is_gone
+    test_kubernetes_discovery.test_what_no_event_has_told_shows_when_all_is_read_anew
 16. vllm#44701, sglang#24568: tenants share blocks by a salt that equals a name, or is not hashed.
     test_router_routing.test_namespaces_share_no_prefix
     test_generate.test_namespaces_share_nothing

@@ -12,7 +12,7 @@ from collections import Counter
 
 from proto.client import AsyncClient
 from proto.credentials import IN_CLEAR, Credentials
-from proto.errors import LBError
+from proto.errors import LBError, Unavailable
 
 CLIENTS = int(os.environ["CLIENTS"])
 TOPICS = ("rivers", "bridges", "tea", "bicycles", "omelettes", "lighthouses", "chess", "rain")
@@ -28,7 +28,9 @@ def credentials() -> Credentials:
 
 
 async def main() -> None:
-    answered, failed = 0, Counter[str]()
+    answered = 0
+    failed: Counter[str] = Counter()
+    broken: Counter[str] = Counter()
     first_s: float | None = None
     replicas: Counter[str] = Counter()
     cached = prompt = 0
@@ -43,10 +45,16 @@ async def main() -> None:
                     {"role": "system", "content": f"You know everything about {topic}. " * 8},
                     {"role": "user", "content": f"Tell me {rng.randrange(50)} things."},
                 ]
+                begun = False
+                answer = client.generate(asked, max_tokens=4, timeout_s=TIMEOUT_S)
                 try:
-                    result = await client.complete(asked, max_tokens=4, timeout_s=TIMEOUT_S)
+                    async for _ in answer:
+                        begun = True
+                    result = answer.result
                 except LBError as error:
-                    failed[f"{type(error).__name__}: {error}"] += 1
+                    # Nobody can go on with what a replica that is no more had begun.
+                    ended = broken if begun and isinstance(error, Unavailable) else failed
+                    ended[f"{type(error).__name__}: {error}"] += 1
                     await asyncio.sleep(0.2)
                     continue
                 answered += 1
@@ -62,7 +70,7 @@ async def main() -> None:
             tasks.create_task(ask(random.Random(number)))
         while True:
             await asyncio.sleep(1.0)
-            told = {"answered": answered, "first_s": first_s, "failed": failed}
+            told = {"answered": answered, "first_s": first_s, "failed": failed, "broken": broken}
             told |= {"replicas": replicas, "cached": cached, "prompt": prompt}
             print(json.dumps(told), flush=True)
 

@@ -16,6 +16,7 @@ NAME = "llm"
 FULLNAME = "llm-prefixlb"
 ROUTERS = f"deployment/{FULLNAME}-router"
 REPLICAS = f"statefulset/{FULLNAME}-replica"
+REDIS = f"deployment/{FULLNAME}-redis"
 
 PREVIOUS = Path(__file__).parent / "prefixlb-0.1.0.tgz"
 """The chart's version before this one, as it was packaged."""

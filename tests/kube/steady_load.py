@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ class Told:
     first_s: float | None = None
     """When the first answer was complete, since the epoch."""
     failed: dict[str, int] = field(default_factory=dict)
+    broken: dict[str, int] = field(default_factory=dict)
+    """Answers that had begun when their replica was gone."""
     replicas: dict[str, int] = field(default_factory=dict)
     cached: int = 0
     prompt: int = 0
@@ -40,12 +43,24 @@ class Load:
 
     def __init__(self, release: Release) -> None:
         self.release = release
-        self.lost: dict[str, int] = {}
+        self.lost: Counter[str] = Counter()
         """Tokens that were cached by each replica whose tree is gone; known at the end."""
+        self._marked: dict[tuple[str, str], int] = {}
 
     def told(self) -> Told:
         lines = self.release.kubectl("logs", "load", "--tail=1").splitlines()
         return Told(**json.loads(lines[-1])) if lines else Told()
+
+    def mark(self) -> None:
+        """Before trees go: note what they hold now, of which `lost` will tell."""
+        self._marked |= _trees(self.release)
+
+    def count_lost(self) -> None:
+        """All that was marked of trees that are no more."""
+        now = _trees(self.release)
+        for (replica, epoch), blocks in self._marked.items():
+            if (replica, epoch) not in now:
+                self.lost[replica] += blocks * BLOCK_TOKENS
 
     def answers(self, more: int) -> Told:
         """Wait for so many more answers."""
@@ -55,14 +70,15 @@ class Load:
         )
         return self.told()
 
-    def uses(self, replica: str) -> None:
-        """Wait until a replica answers again."""
-        used = self.told().replicas.get(replica, 0)
-        self.release.cluster.wait_for(
-            f"{replica} answers",
-            lambda: self.told().replicas.get(replica, 0) > used,
-            timeout_s=180,
-        )
+    def uses(self, *replicas: str) -> None:
+        """Wait until each of these answers again."""
+        used = self.told().replicas
+
+        def all_answer() -> bool:
+            now = self.told().replicas
+            return all(now.get(each, 0) > used.get(each, 0) for each in replicas)
+
+        self.release.cluster.wait_for(f"{replicas} answer", all_answer, timeout_s=180)
 
 
 @contextmanager
@@ -101,36 +117,40 @@ def loaded(release: Release, *, tls_secret: str = "") -> Iterator[Load]:
 
 
 @contextmanager
-def steadily_loaded(release: Release, *, tls_secret: str = "", may_fail: int = 0) -> Iterator[Load]:
-    """Load in the block, of which no request fails, or so many as that.
+def steadily_loaded(
+    release: Release, *, tls_secret: str = "", may_break: int = 0
+) -> Iterator[Load]:
+    """Load in the block, of which no request fails; so many answers that had begun may break off.
 
-    Afterwards every mirror equals its tree, and what the caches lost is counted and printed.
+    Every replica has something cached and is marked when the block begins. Afterwards every mirror
+    equals its tree, and what the caches lost is counted and printed.
     """
     with loaded(release, tls_secret=tls_secret) as load:
+        load.uses(*(pod["metadata"]["name"] for pod in release.pods("replica")))
         warm = load.answers(WINDOW)
-        before, trees = load.answers(WINDOW), _trees(release)
+        before = load.answers(WINDOW)
+        load.mark()
         yield load
         during = load.told()
-        after, now = load.answers(WINDOW), _trees(release)
-        load.lost = {
-            replica: blocks * BLOCK_TOKENS
-            for (replica, epoch), blocks in trees.items()
-            if (replica, epoch) not in now
-        }
+        after = load.answers(WINDOW)
         print(
-            f"\n{after.answered - before.answered} answered, failed: {after.failed}; "
-            f"tokens lost with their trees: {load.lost}; of prompt tokens cached before "
-            f"{before.hit_rate_since(warm):.1%}, meanwhile {during.hit_rate_since(before):.1%}, "
+            f"\n{after.answered - before.answered} answered, failed: {after.failed}, broken off: "
+            f"{after.broken}; of prompt tokens cached before {before.hit_rate_since(warm):.1%}, "
+            f"meanwhile {during.hit_rate_since(before):.1%}, "
             f"then {after.hit_rate_since(during):.1%}"
         )
-        assert sum(after.failed.values()) <= may_fail, after.failed
+        assert not after.failed, after.failed
+        assert sum(after.broken.values()) <= may_break, after.broken
     release.settle()
+    load.count_lost()
+    print(f"tokens lost with their trees: {dict(load.lost)}")
 
 
 def _trees(release: Release) -> dict[tuple[str, str], int]:
-    """Blocks of each replica's tree, by its name and epoch."""
+    """Blocks of each replica's tree, by its name and epoch, as far as a router can tell."""
     return {
         (each["replica_id"], each["epoch"]): each["tree_blocks"]
         for told in release.audits()
         for each in told
+        if each["outcome"] != "undecided"
     }

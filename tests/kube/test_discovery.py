@@ -24,6 +24,9 @@ GONE = 410
 
 PODS = 200
 
+GONE_S = 5.0
+"""Who is gone, or has no address any more, is out of the rotation within this time."""
+
 
 class Followed(EndpointSlices):
     """What a router would know, and how often it read all."""
@@ -107,7 +110,7 @@ async def test_a_pod_that_terminates_stays_until_it_is_gone(discovery: Discovery
     await asyncio.sleep(2.0)
     await discovery.shows("10.1.0.1", "10.1.0.2")
     await node.delete("a", grace_s=0)
-    await discovery.shows("10.1.0.2")
+    await discovery.shows("10.1.0.2", timeout_s=GONE_S)
 
 
 async def test_an_evicted_pod_that_is_still_listed_is_no_ghost(discovery: Discovery) -> None:
@@ -116,7 +119,7 @@ async def test_an_evicted_pod_that_is_still_listed_is_no_ghost(discovery: Discov
     await node.run("b", "10.1.0.2", LABELS)
     await discovery.shows("10.1.0.1", "10.1.0.2")
     await node.says("a", phase="Failed", reason="Evicted", podIP=None, podIPs=None)
-    await discovery.shows("10.1.0.2")
+    await discovery.shows("10.1.0.2", timeout_s=GONE_S)
 
 
 async def test_what_went_while_the_apiserver_was_away_is_gone_when_it_is_back(

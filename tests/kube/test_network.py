@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.chart import Object
 from tests.kube.cluster import Cluster
 from tests.kube.release import FULLNAME, NAME, Release, restricted_pod
 
@@ -16,11 +17,13 @@ REACHES: dict[str, set[str]] = {
     "replica": {"redis", "dns"},
     "redis": set(),
     "test": {"router", "dns"},
-    "client": {"router", "dns", "apiserver"},
-    "prometheus": {"router's metrics", "replica's metrics", "dns", "apiserver"},
-    "foreigner": {"dns", "apiserver"},
+    "client": {"router", "dns", "apiserver", "foreigner"},
+    "prometheus": {"router's metrics", "replica's metrics", "dns", "apiserver", "foreigner"},
+    "foreigner": {"dns", "apiserver", "foreigner"},
 }
 """All that each may; policies of the chart say nothing of what pods of others send elsewhere."""
+
+FOREIGN_PORT = 8080
 
 CONNECT = """
 import json, socket, sys
@@ -54,23 +57,26 @@ def sources(release: Release, namespace: str) -> Iterator[dict[str, Pod]]:
         labels = {"name": "prefixlb", "instance": NAME, "component": part}
         return {f"app.kubernetes.io/{key}": value for key, value in labels.items()}
 
-    made = {
-        # Redis's image has nothing to connect with.
-        "redis": (Pod(release.namespace, "like-redis"), like("redis")),
-        "test": (Pod(release.namespace, "like-test"), like("test")),
-        "client": (Pod(release.namespace, "client"), {}),
-        "prometheus": (Pod(release.monitoring, "prometheus-like"), {}),
-        "foreigner": (Pod(namespace, "foreigner"), {}),
-    }
     # Never ready, so that no Service sends there.
-    never = {"readinessProbe": {"exec": {"command": ["false"]}}, "command": ["sleep", "600"]}
+    never: Object = {"readinessProbe": {"exec": {"command": ["false"]}}}
+    waits = {**never, "command": ["sleep", "600"]}
+    serves = {**never, "command": ["python3", "-m", "http.server", str(FOREIGN_PORT)]}
+    made = {
+        # First: that it reaches itself says that those after it are not kept from nothing.
+        "foreigner": (Pod(namespace, "foreigner"), {}, serves),
+        # Redis's image has nothing to connect with.
+        "redis": (Pod(release.namespace, "like-redis"), like("redis"), waits),
+        "test": (Pod(release.namespace, "like-test"), like("test"), waits),
+        "client": (Pod(release.namespace, "client"), {}, waits),
+        "prometheus": (Pod(release.monitoring, "prometheus-like"), {}, waits),
+    }
     release.cluster.apply(
         *(
-            restricted_pod(pod.name, pod.namespace, labels=labels, **never)
-            for pod, labels in made.values()
+            restricted_pod(pod.name, pod.namespace, labels=labels, **does)
+            for pod, labels, does in made.values()
         )
     )
-    for pod, _ in made.values():
+    for pod, _, _ in made.values():
         running = "--for=jsonpath={.status.phase}=Running"
         release.cluster.kubectl(
             "-n", pod.namespace, "wait", running, f"pod/{pod.name}", "--timeout=60s"
@@ -79,8 +85,8 @@ def sources(release: Release, namespace: str) -> Iterator[dict[str, Pod]]:
         part: Pod(release.namespace, release.pods(part)[-1]["metadata"]["name"])
         for part in ("router", "replica")
     }
-    yield own | {source: pod for source, (pod, _) in made.items()}
-    for pod, _ in made.values():
+    yield {source: pod for source, (pod, _, _) in made.items()} | own
+    for pod, _, _ in made.values():
         release.cluster.kubectl("-n", pod.namespace, "delete", "pod", pod.name, "--wait=false")
 
 
@@ -103,6 +109,10 @@ def test_only_who_has_business_there_reaches_a_port(
         pods = [p for p in release.pods(part) if p["metadata"]["name"].startswith(FULLNAME)]
         return str(pods[0]["status"]["podIP"])
 
+    def pod_address(pod: Pod) -> str:
+        (found,) = cluster.get("pod", pod.name, "-n", pod.namespace)
+        return str(found["status"]["podIP"])
+
     def service(name: str, namespace: str) -> str:
         (found,) = cluster.get("service", name, "-n", namespace)
         return str(found["spec"]["clusterIP"])
@@ -115,6 +125,7 @@ def test_only_who_has_business_there_reaches_a_port(
         "redis": (address("redis"), 6379),
         "dns": (service("kube-dns", "kube-system"), 53),
         "apiserver": (service("kubernetes", "default"), 443),
+        "foreigner": (pod_address(sources["foreigner"]), FOREIGN_PORT),
     }
     assert set(sources) == set(REACHES)
     found: dict[str, set[str]] = {}
