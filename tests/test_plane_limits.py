@@ -64,10 +64,12 @@ def padded(size_bytes: int) -> bytes:
 
 
 @contextmanager
-def lone_plane(*arguments: object, **environment: str) -> Iterator[tuple[int, psutil.Process]]:
+def lone_plane(
+    *arguments: object, run: Sequence[str] = ("-m", "tests.bench.lone_plane"), **environment: str
+) -> Iterator[tuple[int, psutil.Process]]:
     """The data plane as a process: its port, and the process."""
     port = free_port()
-    command = [sys.executable, "-m", "tests.bench.lone_plane", port, 2, *arguments]
+    command = [sys.executable, *run, port, 2, *arguments]
     with subprocess.Popen(
         [str(part) for part in command],
         stdout=subprocess.PIPE,
@@ -426,3 +428,25 @@ async def test_the_end_waits_for_no_name_server(tmp_path: Path) -> None:
             await asyncio.sleep(0.3)  # the name is being looked up
             process.send_signal(signal.SIGTERM)
             await asyncio.to_thread(process.wait, 5)
+
+
+HOLDS_THE_GIL = """
+import ctypes, os, runpy, signal, threading
+
+def hold(_):
+    threading.Timer(0.1, os._exit, [1]).start()  # the end, should any Python run meanwhile
+    ctypes.PyDLL(None).sleep(60)
+
+signal.sigwait = hold
+runpy.run_module("tests.bench.lone_plane", run_name="__main__")
+"""
+
+
+async def test_requests_of_token_ids_are_answered_while_no_python_runs() -> None:
+    async with answering() as replica:
+        with lone_plane(replica, run=("-c", HOLDS_THE_GIL)) as (port, process):
+            await asyncio.sleep(0.5)
+            for _ in range(20):
+                async with asyncio.timeout(1.0):
+                    assert (await ask(port, SMALL))[0] is grpc.StatusCode.OK
+            assert process.is_running()
