@@ -73,6 +73,20 @@ async def test_every_replica_is_tried_once_and_no_more_than_retries_allow(redis_
         assert router.is_idle
 
 
+async def test_without_a_retry_budget_no_request_is_tried_again(redis_url: str) -> None:
+    fleet = [FakeReplica(f"r{i}", redis_url) for i in range(2)]
+    for replica in fleet:
+        replica.script = Script(refuse=grpc.StatusCode.RESOURCE_EXHAUSTED)
+    async with replicas(*fleet), live_router(redis_url, retry_budget=0.0) as router:
+        await router.synced(*fleet)
+        for tries in (1, 2, 3):
+            answer = await router.generate([1, 2, 3])
+            assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert sum(len(replica.served) for replica in fleet) == tries
+        assert "prefixlb_router_retries_total 0.0" in await router.metrics()
+        assert router.is_idle
+
+
 async def test_an_answer_that_has_begun_fails_and_is_not_retried(redis_url: str) -> None:
     r0, r1 = FakeReplica("r0", redis_url), FakeReplica("r1", redis_url)
     for replica in (r0, r1):
