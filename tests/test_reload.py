@@ -12,10 +12,13 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc import aio
+from grpc_health.v1 import health_pb2
 
+from proto.prefixlb.v1 import admin_pb2
 from proto.settings import BadSettings
 from radix_rs import derive_hash_key
 from router.process import running
+from router.server import OTHER_CALLS
 from router.settings import parse_settings
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.http_page import ask
@@ -125,6 +128,28 @@ async def test_a_changed_policy_is_what_picks(
         answers = [await router.generate(prompt) for _ in range(4)]
         assert {answer.metadata["prefixlb-reason"] for answer in answers} == {"policy"}
         assert sorted(str(answer.replica) for answer in answers) == ["r0", "r0", "r1", "r1"]
+
+
+@pytest.mark.redis
+async def test_a_larger_bound_holds_for_picks_and_all_other_calls_too(
+    redis_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    file = tmp_path / "router.toml"
+    file.write_text("max_inflight = 1\nqueue_size = 0\n")
+    pick = admin_pb2.PickRequest(request=request_of([1, 2, 3]))
+    async with router_of(file, redis_url) as router:
+        request = health_pb2.HealthCheckRequest()
+        watches = [router.health.Watch(request) for _ in range(1 + OTHER_CALLS)]
+        for watch in watches:
+            await watch.read()
+        assert await router.admin.Pick(pick).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        rewrite(file, "max_inflight = 2\nqueue_size = 0\n")
+        await until(lambda: "max_inflight=1->2" in caplog.text, 2.0)
+        code = await router.admin.Pick(pick).code()
+        assert code is grpc.StatusCode.UNAVAILABLE, "it was read, and there is no replica"
+        for watch in watches:
+            watch.cancel()
 
 
 @pytest.mark.redis

@@ -319,7 +319,7 @@ async def test_a_replicas_trailers_reach_the_client_but_for_what_only_a_router_s
 
 
 async def test_calls_that_wait_for_nothing_but_take_memory_are_bounded_too(redis_url: str) -> None:
-    async with live_router(redis_url, max_inflight=2) as router:
+    async with live_router(redis_url, max_inflight=2, queue_size=0) as router:
         watches = [
             router.health.Watch(health_pb2.HealthCheckRequest()) for _ in range(2 + OTHER_CALLS)
         ]
