@@ -761,14 +761,14 @@ class Plane:
         `shards`: threads. Above `max_inflight` as many as `queue_size` wait for `queue_timeout_s`,
         by priority and then tenant after tenant (salt and extra key); the rest is refused.
         A request may be tried on `retries` more replicas, all of them on `retry_budget` (a part of
-        the requests).
-        `max_open_calls`: of Generate, in flight, waiting, or not read yet. A call whose request
-        would make all that are held more than `max_held_bytes` is refused. Beyond
-        `max_connections` one that rests is closed for a new one. `behind`: the socket of the server
-        that answers every other method. `sampling`: which requests are traced, see `take_traces`:
-        whether those that are part of a trace are if the caller's span is sampled, and all others
-        if the low 64 bits of their trace's id are less than this number. None: none is, and what
-        callers say of traces passes through.
+        the requests; 0: none is).
+        `max_open_calls`: of Generate, in flight, waiting, or not read yet, and as many again of
+        other methods. A call whose request would make all that are held more than `max_held_bytes`
+        is refused. Beyond `max_connections` one that rests is closed for a new one. `behind`: the
+        socket of the server that answers every other method. `sampling`: which requests are traced,
+        see `take_traces`: whether those that are part of a trace are if the caller's span is
+        sampled, and all others if the low 64 bits of their trace's id are less than this number.
+        None: none is, and what callers say of traces passes through.
         """
     def start(self) -> None:
         """Take calls. Once; OSError if the system gives no thread."""

@@ -103,7 +103,6 @@ class Server:
             raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error
         self._behind = aio.server(
             interceptors=[UnaryReader()],
-            maximum_concurrent_rpcs=max_inflight + OTHER_CALLS,
             options=SERVER_LIMITS,
         )
         self._behind.add_insecure_port(f"unix:{socket}")

@@ -64,6 +64,14 @@ def redis_url(redis_process_url: str) -> str:
 
 
 @pytest.fixture
+def no_thread_panics(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """A thread of the extension that panics says so on stderr, and nobody else does."""
+    yield
+    said = capfd.readouterr().err
+    assert "panicked" not in said, said
+
+
+@pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     """Whom a test's processes trust."""
     return Authority(tmp_path)

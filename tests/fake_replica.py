@@ -53,6 +53,8 @@ class Script:
     store: bool = True
     metadata: tuple[tuple[str, str], ...] = ()
     """Initial metadata of the answer."""
+    trailers: tuple[tuple[str, str], ...] = ()
+    """Trailing metadata of the answer."""
 
 
 @dataclass
@@ -256,6 +258,7 @@ class FakeReplica(InferenceServicer, ReplicaServicer):
                 await context.abort(script.refuse, f"{self.id} says {script.refuse.name}")
             await asyncio.sleep(script.first_after_s)
             await context.send_initial_metadata(script.metadata)
+            context.set_trailing_metadata(script.trailers)
             ids = ids_of(request.tokens).tolist()
             namespace = {"extra_key": request.extra_key, "cache_salt": request.cache_salt}
             chain = self.chain(ids, **namespace) if script.store else []

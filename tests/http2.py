@@ -5,6 +5,8 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from hpack import Decoder
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
     *(0, 1, 3, 4, 6, 7, 8, 9),
@@ -31,14 +33,19 @@ def _length(length: int) -> bytes:
     return bytes([*out, length])
 
 
-def headers_of(path: bytes, *more: tuple[bytes, bytes]) -> bytes:
+def headers_of(
+    path: bytes,
+    *more: tuple[bytes, bytes],
+    method: bytes = b"POST",
+    content_type: bytes = b"application/grpc",
+) -> bytes:
     """The header block of a call."""
     fields = (
-        (b":method", b"POST"),
+        (b":method", method),
         (b":scheme", b"http"),
         (b":path", path),
         (b":authority", b"here"),
-        (b"content-type", b"application/grpc"),
+        (b"content-type", content_type),
         (b"te", b"trailers"),
         *more,
     )
@@ -68,6 +75,7 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self.writer = writer
+        self._decoder = Decoder()
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -82,6 +90,19 @@ class Connection:
             except (asyncio.IncompleteReadError, ConnectionError):
                 return
             yield header[3], header[4], int.from_bytes(header[5:9]) & 0x7FFFFFFF, payload
+
+    async def answer(self) -> tuple[dict[str, str], bytes]:
+        """What comes on stream 1, the connection's only one: headers with trailers, and data."""
+        said, data = {}, b""
+        async for kind, flags, stream, payload in self.frames():
+            if stream == 1 and kind in (HEADERS, DATA):
+                if kind == HEADERS:
+                    said.update(self._decoder.decode(payload))
+                else:
+                    data += payload
+                if flags & END_STREAM:
+                    return said, data
+        raise ConnectionError("closed before the end of the answer")
 
 
 @asynccontextmanager

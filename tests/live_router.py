@@ -81,6 +81,19 @@ class LiveRouter:
     def member(self, replica: FakeReplica) -> Any:
         return self.parts.fleet.members[replica.id]
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is in flight, nothing waits and nothing is held, by any count."""
+        plane, index = self.parts.plane, self.parts.router
+        return plane.inflight == plane.queued == plane.held_bytes == 0 and all(
+            index.in_flight(name) == 0 and not member.state.calls
+            for name, member in self.parts.fleet.members.items()
+        )
+
+    async def nothing_left(self, timeout_s: float = 2.0) -> None:
+        """Return once nothing of any request is left."""
+        await until(lambda: self.is_idle, timeout_s, "nothing left of any request")
+
     def has_codecs(self, *replicas: FakeReplica) -> bool:
         """Whether the tokenizers of all `replicas` are known."""
         members = self.parts.fleet.members

@@ -32,7 +32,7 @@ from tests.http2 import (
 )
 from tests.live_router import LiveRouter, live_router, request_of, until
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.usefixtures("no_thread_panics")]
 
 GENERATE = b"/prefixlb.v1.Inference/Generate"
 TURNED_AWAY = 'prefixlb_router_clients_turned_away_total{reason="broken_http2"} 1.0'
@@ -41,14 +41,6 @@ TURNED_AWAY = 'prefixlb_router_clients_turned_away_total{reason="broken_http2"} 
 async def serves(router: LiveRouter) -> bool:
     answer = await router.generate([1, 2, 3])
     return answer.code is grpc.StatusCode.OK
-
-
-def idle(router: LiveRouter) -> bool:
-    parts = router.parts
-    return parts.admission.inflight == 0 and all(
-        parts.router.in_flight(name) == 0 and member.state.calls == 0
-        for name, member in parts.fleet.members.items()
-    )
 
 
 async def test_256_streams_at_once_bring_every_byte_as_it_was_sent(redis_url: str) -> None:
@@ -64,7 +56,7 @@ async def test_256_streams_at_once_bring_every_byte_as_it_was_sent(redis_url: st
         for answer in answers:
             assert answer.code is grpc.StatusCode.OK, answer.details
             assert [message.text for message in answer.messages] == expected
-        assert idle(router)
+        assert router.is_idle
 
 
 async def test_a_client_that_reads_slowly_slows_nobody_else(redis_url: str) -> None:
@@ -83,7 +75,7 @@ async def test_a_client_that_reads_slowly_slows_nobody_else(redis_url: str) -> N
         assert r0.running == 4  # their answers wait at the replica, not here
         for call in slow:
             call.cancel()
-        await until(lambda: idle(router) and r0.running == 0, 2.0, "nothing in flight")
+        await until(lambda: router.is_idle and r0.running == 0, 2.0, "nothing in flight")
 
 
 async def test_ids_that_are_not_packed_are_the_same_prompt(redis_url: str) -> None:
@@ -135,7 +127,7 @@ async def test_bytes_that_are_no_http2_end_their_connection_and_nothing_else(
             async for _ in connection.frames():
                 pass  # until it is closed
         assert await serves(router)
-        assert idle(router)
+        await router.nothing_left()
         assert TURNED_AWAY in await router.metrics()
 
 
@@ -147,13 +139,33 @@ async def test_a_message_cut_off_in_the_middle_ends_with_its_stream(redis_url: s
         cut = frame(DATA, END_STREAM, 1, b"\0\0\0\0\x64abc")
         async with connected(router.running.port) as connection, asyncio.timeout(5):
             await connection.send(begun + cut)
-            async for kind, flags, stream, payload in connection.frames():
-                if stream == 1 and kind == HEADERS:
-                    assert flags & END_STREAM
-                    assert b"grpc-status" in payload or payload
-                    break
-        assert not r0.served
+            said, data = await connection.answer()
+        assert said["grpc-status"] == str(grpc.StatusCode.INVALID_ARGUMENT.value[0])
+        assert said["grpc-message"] == "the call ended without a request message"
+        assert not data and not r0.served
+        await router.nothing_left()
         assert await serves(router)
+
+
+@pytest.mark.parametrize(
+    ("method", "content_type", "status"),
+    [
+        (b"POST", b"application/json", "415"),
+        (b"GET", b"text/html", "415"),
+        (b"GET", b"application/grpc", "405"),
+    ],
+)
+async def test_what_is_no_call_is_told_what_this_port_speaks(
+    redis_url: str, method: bytes, content_type: bytes, status: str
+) -> None:
+    block = headers_of(GENERATE, method=method, content_type=content_type)
+    request = frame(HEADERS, END_HEADERS, 1, block) + frame(DATA, END_STREAM, 1, b"{}")
+    async with live_router(redis_url) as router:
+        async with connected(router.running.port) as connection, asyncio.timeout(5):
+            await connection.send(request)
+            said, data = await connection.answer()
+        assert said == {":status": status, "content-type": "text/plain"}
+        assert data.startswith(b"This port speaks gRPC")
 
 
 @pytest.mark.parametrize(
@@ -170,6 +182,7 @@ async def test_a_method_whose_name_is_none_costs_nothing(redis_url: str, path: b
                     break
         assert await router.serving("liveness")
         assert await serves(router)
+        await router.nothing_left()
 
 
 def given_up(streams: range) -> bytes:
@@ -197,7 +210,7 @@ async def test_a_flood_of_streams_that_are_reset_at_once_ends_the_connection(
             assert await ended, "a GOAWAY, or the end of the connection"
         assert await serves(router)
         assert TURNED_AWAY in await router.metrics()
-        await until(lambda: idle(router), 2.0, "nothing in flight")
+        await router.nothing_left()
 
 
 async def test_many_calls_given_up_at_once_cost_the_connections_others_nothing(
@@ -217,7 +230,7 @@ async def test_many_calls_given_up_at_once_cost_the_connections_others_nothing(
                 if stream == 1 and kind == HEADERS and flags & END_STREAM:
                     break
             assert not r0.served[0].cancelled.is_set()
-        await until(lambda: idle(router), 2.0, "nothing in flight")
+        await router.nothing_left()
 
 
 async def _goaway(connection: object) -> bool:
@@ -247,6 +260,7 @@ async def test_headers_without_end_are_bounded(redis_url: str) -> None:
             assert await ended
         assert sent < 8 * 2**20
         assert await serves(router)
+        await router.nothing_left()
 
 
 async def test_pings_and_settings_without_end_do_not_pile_up_answers(redis_url: str) -> None:
@@ -263,6 +277,7 @@ async def test_pings_and_settings_without_end_do_not_pile_up_answers(redis_url: 
                         await connection.send(flood)
                     sent += len(flood)
         assert await serves(router)
+        await router.nothing_left()
 
 
 async def test_a_window_of_one_byte_brings_the_answer_byte_by_byte(redis_url: str) -> None:
@@ -304,7 +319,7 @@ async def test_random_frames_leave_a_router_that_serves(redis_url: str) -> None:
                 await connection.send(bytes(data[: rng.randrange(1, len(data) + 1)]))
                 await asyncio.sleep(0.01)
         assert await serves(router)
-        await until(lambda: idle(router), 2.0, "nothing in flight")
+        await router.nothing_left()
 
 
 async def test_calls_on_many_connections_are_spread_over_shards_and_answered(
@@ -319,7 +334,7 @@ async def test_calls_on_many_connections_are_spread_over_shards_and_answered(
             async with aio.insecure_channel(address, options=options) as channel:
                 call = InferenceStub(channel).Generate(request_of([number]))
                 assert len([message async for message in call]) == 4
-        await until(lambda: idle(router), 1.0)
+        await router.nothing_left(1.0)
 
 
 async def test_above_the_bound_requests_wait_and_go_on_by_priority(redis_url: str) -> None:
@@ -345,7 +360,23 @@ async def test_above_the_bound_requests_wait_and_go_on_by_priority(redis_url: st
             assert (await task).code is grpc.StatusCode.OK
         served = [each.request.tokens.ids[0] for each in r0.served]
         assert served == [1, 12, 10, 11]
-        assert idle(router) and router.parts.plane.held_bytes == 0
+        assert router.is_idle
+
+
+async def test_tenants_that_wait_take_turns_however_many_requests_each_has(redis_url: str) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(first_after_s=0.2, tokens=1, store=False)
+    async with replicas(r0), live_router(redis_url, max_inflight=1, queue_size=4) as router:
+        await router.synced(r0)
+        tasks = [asyncio.create_task(router.generate([1]))]
+        await until(lambda: router.parts.admission.inflight == 1)
+        for token, tenant in ((10, "a"), (11, "a"), (12, "a"), (20, "b")):
+            tasks.append(asyncio.create_task(router.generate([token], cache_salt=tenant)))
+            await until(lambda: router.parts.plane.queued == len(tasks) - 1)
+        for task in tasks:
+            assert (await task).code is grpc.StatusCode.OK
+        assert [each.request.tokens.ids[0] for each in r0.served] == [1, 10, 20, 11, 12]
+        assert router.is_idle
 
 
 async def test_who_waits_may_leave_or_have_waited_too_long(redis_url: str) -> None:
@@ -366,7 +397,7 @@ async def test_who_waits_may_leave_or_have_waited_too_long(redis_url: str) -> No
         assert too_long.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert too_long.details == "no request of this router ended within 0.3 s"
         running.cancel()
-        await until(lambda: idle(router), 1.0, "nothing in flight")
+        await router.nothing_left(1.0)
         assert len(r0.served) == 1
 
 

@@ -3,24 +3,17 @@
 import asyncio
 import contextlib
 import gzip
-import os
-import re
 import signal
 import socket
 import struct
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import grpc
-import psutil
 import pytest
-from grpc import aio
 
 from tests.authority import Authority
-from tests.bench.http2_replica import Replica
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.http2 import (
     ACK,
@@ -42,15 +35,12 @@ from tests.http2 import (
     headers_of,
 )
 from tests.live_router import live_router, request_of
-from tests.ports import free_port
+from tests.plane_process import GENERATE, MIB, SMALL, Peak, answering, ask, lone_plane
 
-MIB = 2**20
 BOUND_BYTES = 64 * MIB
 BESIDE_BYTES = 40 * MIB
 """What connections, reading and the allocator may take beyond the bound."""
 REQUEST_WINDOW_BYTES = MIB
-GENERATE = b"/prefixlb.v1.Inference/Generate"
-SMALL = request_of([1, 2, 3], model="bench").SerializeToString()
 
 
 def padded(size_bytes: int) -> bytes:
@@ -61,32 +51,6 @@ def padded(size_bytes: int) -> bytes:
         length.append(padding % 128 + 128)
         padding //= 128
     return SMALL + b"\xfa\x06" + bytes([*length, padding]) + b"p" * (size_bytes - len(SMALL))
-
-
-@contextmanager
-def lone_plane(*arguments: object, **environment: str) -> Iterator[tuple[int, psutil.Process]]:
-    """The data plane as a process: its port, and the process."""
-    port = free_port()
-    command = [sys.executable, "-m", "tests.bench.lone_plane", port, 2, *arguments]
-    with subprocess.Popen(
-        [str(part) for part in command],
-        stdout=subprocess.PIPE,
-        env={**os.environ, **environment},
-    ) as child:
-        try:
-            assert child.stdout and int(child.stdout.readline()) == port
-            yield port, psutil.Process(child.pid)
-        finally:
-            child.kill()
-
-
-@asynccontextmanager
-async def answering(messages: int = 1, gap_s: float = 0.0) -> AsyncIterator[str]:
-    """The address of a replica that answers."""
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Replica(messages, gap_s), "127.0.0.1", 0)
-    async with server:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 @asynccontextmanager
@@ -105,24 +69,6 @@ async def silent() -> AsyncIterator[str]:
     finally:
         ends.set()
         server.close()
-
-
-class Peak:
-    """The most memory a process had since this was made, beyond what it had then."""
-
-    def __init__(self, process: psutil.Process) -> None:
-        self._proc = Path(f"/proc/{process.pid}")
-        (self._proc / "clear_refs").write_text("5")  # the peak until now is forgotten
-        self._before = self._most()
-
-    @property
-    def bytes(self) -> int:
-        return self._most() - self._before
-
-    def _most(self) -> int:
-        most = re.search(r"VmHWM:\s+(\d+) kB", (self._proc / "status").read_text())
-        assert most
-        return int(most[1]) * 1024
 
 
 async def acknowledged(connection: Connection) -> None:
@@ -197,16 +143,6 @@ class Upload:
                     self.is_over = True
                     self._grown.set()
                     return
-
-
-async def ask(port: int, message: bytes) -> tuple[grpc.StatusCode, str, dict[str, str | bytes]]:
-    """How an ordinary client's call ends."""
-    async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.unary_stream(GENERATE.decode())(message, timeout=20)
-        with contextlib.suppress(aio.AioRpcError):
-            async for _ in call:
-                pass
-        return await call.code(), await call.details(), dict(await call.trailing_metadata() or ())
 
 
 @asynccontextmanager
@@ -426,3 +362,25 @@ async def test_the_end_waits_for_no_name_server(tmp_path: Path) -> None:
             await asyncio.sleep(0.3)  # the name is being looked up
             process.send_signal(signal.SIGTERM)
             await asyncio.to_thread(process.wait, 5)
+
+
+HOLDS_THE_GIL = """
+import ctypes, os, runpy, signal, threading
+
+def hold(_):
+    threading.Timer(0.1, os._exit, [1]).start()  # the end, should any Python run meanwhile
+    ctypes.PyDLL(None).sleep(60)
+
+signal.sigwait = hold
+runpy.run_module("tests.bench.lone_plane", run_name="__main__")
+"""
+
+
+async def test_requests_of_token_ids_are_answered_while_no_python_runs() -> None:
+    async with answering() as replica:
+        with lone_plane(replica, run=("-c", HOLDS_THE_GIL)) as (port, process):
+            await asyncio.sleep(0.5)
+            for _ in range(20):
+                async with asyncio.timeout(1.0):
+                    assert (await ask(port, SMALL))[0] is grpc.StatusCode.OK
+            assert process.is_running()

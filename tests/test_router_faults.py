@@ -22,15 +22,6 @@ from tests.ports import free_port
 pytestmark = pytest.mark.redis
 
 
-def idle(router: LiveRouter) -> bool:
-    """Nothing is in flight, by any count."""
-    parts = router.parts
-    return parts.admission.inflight == 0 and all(
-        parts.router.in_flight(name) == 0 and not member.state.calls
-        for name, member in parts.fleet.members.items()
-    )
-
-
 async def test_a_replica_that_refuses_as_unavailable_is_passed_over_and_then_not_picked(
     redis_url: str,
 ) -> None:
@@ -79,7 +70,21 @@ async def test_every_replica_is_tried_once_and_no_more_than_retries_allow(redis_
         assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert answer.details.startswith("tried r")
         assert sorted(len(replica.served) for replica in fleet) == [0, 1, 1, 1]
-        assert idle(router)
+        assert router.is_idle
+
+
+async def test_without_a_retry_budget_no_request_is_tried_again(redis_url: str) -> None:
+    fleet = [FakeReplica(f"r{i}", redis_url) for i in range(2)]
+    for replica in fleet:
+        replica.script = Script(refuse=grpc.StatusCode.RESOURCE_EXHAUSTED)
+    async with replicas(*fleet), live_router(redis_url, retry_budget=0.0) as router:
+        await router.synced(*fleet)
+        for tries in (1, 2, 3):
+            answer = await router.generate([1, 2, 3])
+            assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert sum(len(replica.served) for replica in fleet) == tries
+        assert "prefixlb_router_retries_total 0.0" in await router.metrics()
+        assert router.is_idle
 
 
 async def test_an_answer_that_has_begun_fails_and_is_not_retried(redis_url: str) -> None:
@@ -93,7 +98,7 @@ async def test_an_answer_that_has_begun_fails_and_is_not_retried(redis_url: str)
         assert "failed during its answer" in answer.details
         assert len(answer.messages) == 2
         assert len(r0.served) + len(r1.served) == 1
-        assert idle(router)
+        assert router.is_idle
 
 
 async def test_cancelling_reaches_the_replica_at_once(redis_url: str) -> None:
@@ -114,7 +119,7 @@ async def test_cancelling_reaches_the_replica_at_once(redis_url: str) -> None:
             call.cancel()
             async with asyncio.timeout(1.0):
                 await r0.served[0].cancelled.wait()
-            await until(lambda: r0.running == 0 and idle(router), 1.0, "nothing in flight")
+            await until(lambda: r0.running == 0 and router.is_idle, 1.0, "nothing in flight")
 
 
 async def test_a_deadline_reaches_the_replica_and_ends_the_request_there(redis_url: str) -> None:
@@ -130,7 +135,7 @@ async def test_a_deadline_reaches_the_replica_and_ends_the_request_there(redis_u
             assert time.monotonic() - started < 1.0
             remaining_s = r0.served[0].time_remaining_s
             assert remaining_s is not None and 0.1 < remaining_s < 0.45
-            await until(lambda: r0.running == 0 and idle(router), 1.0, "nothing in flight")
+            await until(lambda: r0.running == 0 and router.is_idle, 1.0, "nothing in flight")
         assert 'requests_total{code="DEADLINE_EXCEEDED",model="tiny"} 2.0' in await router.metrics()
 
 
@@ -163,7 +168,7 @@ async def test_200_streams_at_once_some_cancelled_some_late_leave_nothing_behind
         assert codes.count(grpc.StatusCode.CANCELLED) == 20
         assert codes.count(grpc.StatusCode.DEADLINE_EXCEEDED) == 20
         assert codes.count(grpc.StatusCode.OK) == 160
-        await until(lambda: idle(router), 1.0, "nothing in flight")
+        await router.nothing_left(1.0)
         await until(lambda: r0.running + r1.running == 0, 1.0, "the replicas have ended all")
         await router.synced(r0, r1)
 
@@ -223,7 +228,7 @@ async def test_kill_9_in_mid_stream_fails_what_has_begun_and_retries_the_rest(
             answer = await task
             assert (answer.code, answer.replica) == (grpc.StatusCode.OK, "other")
         assert (await elsewhere).code is grpc.StatusCode.OK
-        assert idle(router)
+        assert router.is_idle
 
 
 async def test_the_mirror_of_a_dead_replica_goes_with_its_lease_and_its_next_life_starts_empty(
@@ -267,7 +272,7 @@ async def test_a_frozen_replica_loses_its_unanswered_requests_to_others(
             answer = await router.generate([1, 2, 3], timeout_s=15.0)
             assert (answer.code, answer.replica) == (grpc.StatusCode.OK, "other")
             assert "prefixlb_router_retries_total 1.0" in await router.metrics()
-            assert idle(router)
+            assert router.is_idle
 
 
 async def test_a_replica_that_leaves_takes_its_running_answers_with_it(redis_url: str) -> None:
@@ -350,7 +355,7 @@ async def test_answers_of_a_machine_that_vanished_without_a_word_end(redis_url: 
             answer = await begun
         assert answer.code is grpc.StatusCode.UNAVAILABLE
         assert answer.details == "replica r0 failed during its answer: it is silent"
-        assert idle(router)
+        assert router.is_idle
     await r0.kill()
 
 

@@ -191,6 +191,33 @@ async def test_the_process_drains_on_sigterm_and_a_second_signal_ends_it(redis_u
         assert await call.code() is not grpc.StatusCode.OK
 
 
+async def test_the_process_ends_once_the_answers_that_run_are_read_to_their_end(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(tokens=20, gap_s=0.05)
+    port = free_port()
+    flags = ("--port", str(port), "--metrics-port", "0", "--redis-url", redis_url)
+    async with (
+        replicas(r0),
+        router_process(*flags, "--cluster=test") as process,
+        aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        health = health_pb2_grpc.HealthStub(channel)
+        watch = health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+        while (await watch.read()).status != health_pb2.HealthCheckResponse.SERVING:
+            pass
+        call = InferenceStub(channel).Generate(request_of(prompt_of(8)))
+        await call.read()
+        process.send_signal(signal.SIGTERM)
+        more = 0
+        while await call.read() is not aio.EOF:
+            more += 1
+        assert (more, await call.code()) == (20, grpc.StatusCode.OK)
+        async with asyncio.timeout(5.0):
+            assert await process.wait() == 0
+
+
 @pytest.mark.parametrize("port_flag", ["--port", "--metrics-port"])
 async def test_a_taken_port_ends_the_process_with_one_line(redis_url: str, port_flag: str) -> None:
     other = "--metrics-port" if port_flag == "--port" else "--port"

@@ -20,7 +20,7 @@ from tests.fake_replica import FakeReplica, Script, replicas
 from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
 from tests.tiny_tokenizer import tiny_codec
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.usefixtures("no_thread_panics")]
 
 
 def metadata_of(size_bytes: int) -> tuple[str, str]:

@@ -305,8 +305,21 @@ async def test_more_requests_than_max_inflight_are_refused_and_the_next_one_is_n
         assert router.parts.admission.inflight == 0
 
 
+async def test_a_replicas_trailers_reach_the_client_but_for_what_only_a_router_says(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(trailers=(("x-engine", "7"), ("prefixlb-replica", "another")))
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        call = router.inference.Generate(request_of([1, 2, 3]))
+        assert len([message async for message in call]) == 4
+        assert dict(await call.trailing_metadata()) == {"x-engine": "7"}
+        assert dict(await call.initial_metadata())["prefixlb-replica"] == "r0"
+
+
 async def test_calls_that_wait_for_nothing_but_take_memory_are_bounded_too(redis_url: str) -> None:
-    async with live_router(redis_url, max_inflight=2) as router:
+    async with live_router(redis_url, max_inflight=2, queue_size=0) as router:
         watches = [
             router.health.Watch(health_pb2.HealthCheckRequest()) for _ in range(2 + OTHER_CALLS)
         ]

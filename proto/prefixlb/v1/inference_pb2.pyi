@@ -296,7 +296,7 @@ class GenerateResponse(_message.Message):
 
     @_builtins.property
     def usage(self) -> Global___Usage:
-        """Set in the last message only."""
+        """Set in the last message only. A router counts it if it is whole within the message's first 4,096 bytes."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ use prost::Message;
 use super::test_fleet::{
     BLOCK, apply, batch, chain, fleet, idle, pick, prompt, router, stored, tokens, waiting,
 };
-use super::{PolicyKind, Reason, Router};
+use super::{PolicyKind, Reason, Router, Rules};
 use crate::delta::{Dropped, Event, Expected, Load, PrefillOrder, Removed, Stored};
 use crate::error::RouterError;
 use crate::index::Outcome;
@@ -46,6 +46,23 @@ fn a_prefix_is_left_when_waiting_for_it_costs_more() {
         ("r1", Reason::Load)
     );
     assert_eq!((picked.matched, picked.available), (0, 20));
+}
+
+#[test]
+fn other_weights_lead_to_another_pick_from_then_on() {
+    let router = fleet(PolicyKind::Cost, 2);
+    let text = tokens(0, 40);
+    let held = chain(&text)[..5].to_vec();
+    let busy = waiting(&[16, 16, 16]);
+    apply(&router, "r0", &batch(1, vec![stored(&held)], &held, busy));
+    let mut rules = Rules::default();
+    for (k, replica) in [(1.75, "r1"), (4.0, "r0"), (1.75, "r1")] {
+        rules.weights.k = k;
+        router.follow(&rules);
+        let picked = pick(&router, &text, 0.0);
+        assert_eq!(picked.replica, replica);
+        router.release(picked.ticket);
+    }
 }
 
 #[test]

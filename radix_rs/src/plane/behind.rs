@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Poll, ready};
 
 use bytes::Bytes;
@@ -37,6 +38,8 @@ async fn through(
     request: Request<RecvStream>,
     caller: &mut Caller,
 ) -> Result<HeaderMap, End> {
+    let most = shard.plane.max_open_calls.load(Relaxed);
+    let _open = shard.plane.open_calls_behind.open(most)?;
     let (mut head, body) = request.into_parts();
     head.uri = behind(&head.uri);
     head.version = http::Version::HTTP_2;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -52,17 +52,11 @@ pub(crate) async fn generate(
     let mut caller = Caller::new(respond, left);
     let trace = shard.trace(&head.headers);
     let mut course = Course::new(shard.plane.unnamed.clone(), trace);
-    let open = OpenCall::new(&shard);
-    let ended = if open.is_too_many() {
-        Err(Refusal::new(
-            Code::ResourceExhausted,
-            "more calls are open than this router takes",
-        )
-        .into())
-    } else {
-        serve(&shard, &head, body, &mut caller, &mut course).await
+    let most = shard.plane.max_open_calls.load(Relaxed);
+    let ended = match shard.plane.open_calls.open(most) {
+        Ok(_open) => serve(&shard, &head, body, &mut caller, &mut course).await,
+        Err(refusal) => Err(refusal.into()),
     };
-    drop(open);
     let code = ended.as_ref().map_or_else(End::code, |_| Code::Ok);
     course.counters.ended(code);
     shard.plane.traces.end(course.trace, code);
@@ -77,25 +71,6 @@ pub(crate) async fn generate(
             caller.finish(trailers);
         }
         Err(End::Gone(_)) => {}
-    }
-}
-
-/// Counts a call among all that are open, admitted or not.
-struct OpenCall<'a>(&'a Shard, usize);
-
-impl<'a> OpenCall<'a> {
-    fn new(shard: &'a Shard) -> Self {
-        Self(shard, shard.plane.open_calls.fetch_add(1, SeqCst))
-    }
-
-    fn is_too_many(&self) -> bool {
-        self.1 >= self.0.plane.max_open_calls.load(Relaxed)
-    }
-}
-
-impl Drop for OpenCall<'_> {
-    fn drop(&mut self) {
-        self.0.plane.open_calls.fetch_sub(1, SeqCst);
     }
 }
 

@@ -27,6 +27,7 @@ mod listener;
 mod memory;
 mod message;
 mod metadata;
+mod open_calls;
 mod patience;
 mod protobuf;
 mod replicas;
@@ -61,6 +62,7 @@ use connections::Connections;
 use counters::{Counters, ModelCounters};
 use desk::Desk;
 use memory::Memory;
+use open_calls::OpenCalls;
 use replicas::{Replica, Replicas};
 use retry_budget::RetryBudget;
 use shard::Phase;
@@ -93,7 +95,7 @@ pub struct Settings {
     pub shards: usize,
     /// How many requests are taken at once.
     pub bounds: Bounds,
-    /// Calls of Generate that are open, in flight, waiting, or not read yet.
+    /// Calls of Generate that are open, in flight, waiting, or not read yet; and of all other methods as many.
     pub max_open_calls: usize,
     /// Connections of clients.
     pub max_connections: usize,
@@ -130,7 +132,9 @@ pub(crate) struct Shared {
     /// As in the settings, until they are changed.
     max_open_calls: AtomicUsize,
     retries: AtomicUsize,
-    open_calls: AtomicUsize,
+    /// Of Generate.
+    open_calls: OpenCalls,
+    open_calls_behind: OpenCalls,
     connections: Arc<Connections>,
     desk: Desk,
     tls: Tls,
@@ -197,7 +201,8 @@ impl Plane {
                 retry_budget: RetryBudget::new(settings.retry_budget),
                 max_open_calls: AtomicUsize::new(settings.max_open_calls),
                 retries: AtomicUsize::new(settings.retries),
-                open_calls: AtomicUsize::new(0),
+                open_calls: OpenCalls::default(),
+                open_calls_behind: OpenCalls::default(),
                 connections: Arc::new(Connections::new(settings.max_connections)),
                 desk: Desk::new()?,
                 tls: Tls::default(),

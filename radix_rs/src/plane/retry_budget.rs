@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 const ONE: i64 = 1000;
 const MOST: i64 = 200 * ONE;
 
-/// Retries that are left: a part of the requests, and some hundred at once.
+/// Retries that are left: a part of the requests, and some hundred at once; none, if that part is 0.
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
     left: AtomicI64,
@@ -45,7 +45,8 @@ impl RetryBudget {
     /// Whether one more may go elsewhere; it is counted then.
     pub fn take(&self) -> bool {
         let one_less = |left| (left >= ONE).then_some(left - ONE);
-        self.left.fetch_update(Relaxed, Relaxed, one_less).is_ok()
+        let has_share = self.share.load(Relaxed) > 0; // what was saved is no share
+        has_share && self.left.fetch_update(Relaxed, Relaxed, one_less).is_ok()
     }
 }
 
@@ -65,8 +66,15 @@ mod tests {
             budget.add();
         }
         assert_eq!((0..1000).filter(|_| budget.take()).count(), 200);
+    }
+
+    #[test]
+    fn a_share_of_0_spends_nothing_of_what_was_saved() {
+        let budget = RetryBudget::new(0.0);
+        assert!(!budget.take());
+        budget.set_share(0.2);
+        assert!(budget.take());
         budget.set_share(0.0);
-        budget.add();
         assert!(!budget.take());
     }
 }
