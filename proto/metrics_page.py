@@ -253,7 +253,8 @@ class Page(ThreadingHTTPServer):
             *_, (frame, line) = traceback.walk_tb(error.__traceback__)
             log.error(
                 "page failed error=%s at=%s",
-                *(type(error).__name__, f"{frame.f_code.co_filename}:{line}"),
+                type(error).__name__,
+                f"{frame.f_code.co_filename}:{line}",
             )
 
 

@@ -1,34 +1,11 @@
 //! What a bounded index costs, by the allocator's own count.
 
-#![allow(unsafe_code, reason = "an allocator that counts")]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod counting;
 
 use radix_rs::chain::NO_PARENT;
 use radix_rs::index::Index;
 
-struct Counting;
-
-static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: hands every call on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting::live_bytes;
 
 const MAX_BYTES: usize = 256 << 20;
 const PROMPTS: u64 = 1_000_000;
@@ -46,7 +23,7 @@ fn mix(number: u64) -> u64 {
 /// One prompt is asked for again and again, as a system prompt is: it stays, and memory does.
 #[test]
 fn a_million_distinct_prompts_take_the_bound_and_no_more() {
-    let before = LIVE_BYTES.load(Ordering::Relaxed);
+    let before = live_bytes();
     let mut index = Index::default();
     index.set_max_bytes(MAX_BYTES);
     let replica = index.add_replica();
@@ -57,7 +34,7 @@ fn a_million_distinct_prompts_take_the_bound_and_no_more() {
         hashes.clear();
         hashes.extend((0..BLOCKS).map(|at| mix(prompt << 20 | at)));
         index.store(replica, NO_PARENT, &hashes);
-        largest = largest.max(LIVE_BYTES.load(Ordering::Relaxed) - before);
+        largest = largest.max(live_bytes() - before);
     }
     assert!(largest <= MAX_BYTES / 100 * 105, "{largest} bytes");
     assert!(largest >= MAX_BYTES / 100 * 90, "{largest} bytes");
@@ -71,7 +48,7 @@ fn a_million_distinct_prompts_take_the_bound_and_no_more() {
         "the hot one was kept"
     );
     drop(index);
-    let left = LIVE_BYTES.load(Ordering::Relaxed) - before;
+    let left = live_bytes() - before;
     assert!(
         left < 10_000 + hot.len() * 8 + hashes.capacity() * 8,
         "{left} bytes stay behind"

@@ -1,42 +1,20 @@
 //! What a tree costs, by the allocator's own count.
 
-#![allow(unsafe_code, reason = "an allocator that counts")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod counting;
 
 use radix_rs::chain::HashKey;
 use radix_rs::tree::{Claim, EvictPolicy, Namespace, Tree};
 
-struct Counting;
-
-static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: hands every call on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting::live_bytes;
 
 const NODES: usize = 2000;
 const BLOCK: usize = 16;
 
 /// Of `NODES` nodes of as many tokens as there are slots.
 fn bytes_of_a_node(slots: &[i32]) -> usize {
-    let before = LIVE_BYTES.load(Ordering::Relaxed);
+    let before = live_bytes();
     let mut tree = Tree::new(
         1,
         BLOCK,
@@ -51,10 +29,10 @@ fn bytes_of_a_node(slots: &[i32]) -> usize {
             .unwrap();
         tree.drain_deltas();
     }
-    let bytes = LIVE_BYTES.load(Ordering::Relaxed) - before;
+    let bytes = live_bytes() - before;
     assert_eq!(tree.stats().nodes, NODES);
     drop(tree);
-    let left = LIVE_BYTES.load(Ordering::Relaxed) - before;
+    let left = live_bytes() - before;
     assert!(left < 10_000, "{left} bytes stay behind");
     bytes / NODES
 }
