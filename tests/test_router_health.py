@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import pytest
@@ -164,6 +165,15 @@ async def router_process(
         await process.communicate()
 
 
+async def serving(channel: aio.Channel) -> Any:
+    """The watch of a router's health, which has just said SERVING."""
+    health = health_pb2_grpc.HealthStub(channel)
+    watch = health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+    while (await watch.read()).status != health_pb2.HealthCheckResponse.SERVING:
+        pass
+    return watch
+
+
 async def test_the_process_drains_on_sigterm_and_a_second_signal_ends_it(redis_url: str) -> None:
     r0 = FakeReplica("r0", redis_url)
     r0.script = Script(tokens=10_000, gap_s=0.05)
@@ -174,11 +184,7 @@ async def test_the_process_drains_on_sigterm_and_a_second_signal_ends_it(redis_u
         router_process(*flags, "--cluster=test") as process,
         aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
-        health = health_pb2_grpc.HealthStub(channel)
-        request = health_pb2.HealthCheckRequest()
-        watch = health.Watch(request, wait_for_ready=True)
-        while (await watch.read()).status != health_pb2.HealthCheckResponse.SERVING:
-            pass
+        watch = await serving(channel)
         call = InferenceStub(channel).Generate(request_of(prompt_of(8)))
         await call.read()
         process.send_signal(signal.SIGTERM)
@@ -203,10 +209,7 @@ async def test_the_process_ends_once_the_answers_that_run_are_read_to_their_end(
         router_process(*flags, "--cluster=test") as process,
         aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
-        health = health_pb2_grpc.HealthStub(channel)
-        watch = health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
-        while (await watch.read()).status != health_pb2.HealthCheckResponse.SERVING:
-            pass
+        await serving(channel)
         call = InferenceStub(channel).Generate(request_of(prompt_of(8)))
         await call.read()
         process.send_signal(signal.SIGTERM)
