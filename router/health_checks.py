@@ -20,7 +20,8 @@ SILENT_AFTER_CHECKS = 2
 """Checks without an answer that make a replica silent, and suspect."""
 
 GIVE_UP_S = keys.LEASE_TTL_S
-"""Silent for this long, a replica loses the requests that wait for their first message."""
+"""Silent for this long, a replica loses the requests that wait for their first message, and its
+mirror what it holds: whoever finds replicas otherwise than by leases hears of no death."""
 
 VANISHED_S = 10.0
 """Without a sign of life for this long, be it a health check or a token, its answers end too: a
@@ -55,7 +56,7 @@ class HealthChecks:
                     self.suspect(state, "its health check says NOT_SERVING")
                 case Health.SILENT:
                     state.silent_checks += 1
-                    self._bear_silence(state, heard_s)
+                    self._bear_silence(state, mirror, heard_s)
 
     def suspect(self, state: ReplicaState, why: str) -> None:
         """Do not pick it until a health check succeeds."""
@@ -85,12 +86,15 @@ class HealthChecks:
         state.doubted.clear()
         self._router.set_eligible(state.id, True)
 
-    def _bear_silence(self, state: ReplicaState, heard_s: float) -> None:
+    def _bear_silence(self, state: ReplicaState, mirror: Mirror, heard_s: float) -> None:
         if state.silent_checks >= SILENT_AFTER_CHECKS:
             self.suspect(state, f"{state.silent_checks} health checks without an answer")
         if self._clock() - heard_s >= GIVE_UP_S:
             state.give_up_unanswered("it is silent")
-        if self._clock() - max(heard_s, state.heard_s) >= VANISHED_S:
+        without_a_sign_s = self._clock() - max(heard_s, state.heard_s)
+        if without_a_sign_s >= GIVE_UP_S:
+            mirror.forget("its replica is silent")
+        if without_a_sign_s >= VANISHED_S:
             state.end_calls("it is silent")
 
     async def _pause(self, state: ReplicaState) -> None:

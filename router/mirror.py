@@ -83,8 +83,8 @@ class Mirror:
 
     Batches come in through `batch`, in the order of the stream; `run` takes the snapshots. Exactly
     one snapshot answers a doubt, however many batches arrive meanwhile. What is known stays in use
-    until it comes, except after a new epoch: a copy that lacks some batches is nearer the truth
-    than none.
+    until it comes, except after a new epoch or a long silence: a copy that lacks some batches is
+    nearer the truth than none.
 
     A snapshot outweighs every batch that came before it: of those only the ones that continue it
     count, and only the stream's next batch can raise another doubt. So no batch, whatever it
@@ -167,6 +167,14 @@ class Mirror:
         if self.state is MirrorState.STREAMING and epoch not in (current, *self._ended):
             self._see(epoch)
             self._new_epoch(epoch)
+
+    def forget(self, why: str) -> None:
+        """Its replica may be dead: keep nothing of it. The next batch that comes asks anew."""
+        if self._router.mirror(self._replica).epoch == 0:
+            return
+        self._router.clear(self._replica)
+        if self.state is MirrorState.STREAMING:
+            self._move(MirrorState.COLD, why)
 
     async def run(self) -> None:
         """Take a snapshot whenever one is wanted, until cancelled."""

@@ -78,6 +78,33 @@ async def test_what_is_known_stays_in_use_through_a_gap_and_not_through_a_new_ep
         assert story.mirror.totals.epochs == 1
 
 
+async def test_what_a_silent_replica_held_goes_and_comes_back_with_its_next_batch() -> None:
+    story = Story()
+    async with Told(story):
+        story.change()
+        await streaming(story)
+        for _ in range(2):
+            story.mirror.forget("silent")
+            assert story.mirror.state is MirrorState.COLD
+            assert story.router.mirror("r").count == 0
+        await story.settle()
+        assert story.mirror.totals.snapshots == 1
+        story.mirror.batch(story.change())
+        await story.settle()
+        assert story.equal()
+        assert story.mirror.totals.snapshots == 2
+
+        story.snapshot_gate.clear()
+        story.change()
+        story.mirror.batch(story.change())
+        story.mirror.forget("silent")  # it fell silent before it sent what it was asked for
+        assert story.mirror.state is MirrorState.SNAPSHOT
+        assert story.router.mirror("r").count == 0
+        story.snapshot_gate.set()
+        await story.settle()
+        assert story.equal()
+
+
 async def test_late_batches_of_an_epoch_that_is_over_do_no_harm() -> None:
     story = Story()
     async with Told(story):

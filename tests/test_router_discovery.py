@@ -15,6 +15,7 @@ from proto.prefixlb.v1 import admin_pb2
 from proto.prefixlb.v1.delta_pb2 import Lease
 from proto.redis_client import open_redis
 from router.discovery.redis import MAX_REPLICAS, LeaseDiscovery
+from router.health_checks import GIVE_UP_S
 from router.redis_link import RedisLink
 from router.refusals import MAX_REFUSALS, SHOWN_S, TOLD_S, Refusals
 from router.replica_state import Health
@@ -193,6 +194,8 @@ async def test_a_static_list_needs_no_leases(redis_url: str) -> None:
         await r1.kill()
         assert (await router.generate(prompt)).replica == "r0"
         assert set(router.parts.fleet.members) == {"r0", "r1"}  # the list is the list
+        assert router.parts.router.mirror("r1").count > 0
+        await until(lambda: router.parts.router.mirror("r1").count == 0, GIVE_UP_S + 3.0)
         await r1.restart()
         await until(lambda: router.member(r1).state.liveness.value == "live")
         await router.synced(r1)
