@@ -114,15 +114,20 @@ impl Results {
     }
 
     /// Matches while another thread applies batches as fast as it can, to this router's mirrors and to others', beside
-    /// the same ones when it is quiet; and how long that thread takes, beside the same alone.
+    /// the same ones when it is quiet; and how long that thread takes for either, beside the same alone. What both lose
+    /// where they share a router is what sharing costs; the rest is the machine's.
     ///
     /// They come at random times, as prompts do: one that followed the last at once would find the lock where that left
     /// it, and its writer not back yet.
     pub fn measure_beside(&mut self, workload: &Workload) {
         let batches = ours::wire(workload);
-        let (router, names) = ours::router(workload.replicas);
         let (before, after) = batches.split_at(batches.len() / 2);
-        apply(&router, &names, before);
+        let half_full = || {
+            let (router, names) = ours::router(workload.replicas);
+            apply(&router, &names, before);
+            (router, names)
+        };
+        let (router, names) = half_full();
         let all = workload.prompts.len();
         let prompts = &workload.prompts[all / 2 - DEEP / 2..all / 2 + DEEP / 2];
         let (mut matches, mut random) = (Matches::default(), 0);
@@ -135,34 +140,43 @@ impl Results {
         let quiet = (0..41 * DEEP).map(&mut walk);
         let mut quiet: Vec<_> = quiet.skip(DEEP).collect();
         self.quantiles("ours", "match through the lock", &mut quiet);
-        let (other, other_names) = ours::router(workload.replicas);
-        apply(&other, &other_names, before);
-        let alone_ns = timed(|| apply(&other, &other_names, after));
-        let (other, other_names) = ours::router(workload.replicas);
-        let mut beside = |what, router, names, batches| {
+        let alone_ns = {
+            let (other, names) = half_full();
+            timed(|| apply(&other, &names, after))
+        };
+        let mut beside = |what: &str, router: &Router, names: &[String]| {
             let (mut times, mut taken_ns) = (Vec::new(), 0.0);
             std::thread::scope(|scope| {
-                let writer = scope.spawn(move || timed(|| apply(router, names, batches)));
+                let writer = scope.spawn(move || timed(|| apply(router, names, after)));
                 while !writer.is_finished() {
                     times.push(walk(times.len()));
                 }
                 taken_ns = writer.join().expect("good batches");
             });
             self.quantiles("ours", what, &mut times);
-            taken_ns
+            (taken_ns, times.len())
         };
-        beside(
-            "match while another router applies",
-            &other,
-            &other_names,
-            &batches,
-        );
-        let beside_ns = beside("match while applying", &router, &names, after);
-        self.note(
-            "ours",
-            "applying while matching, of the time alone",
-            beside_ns / alone_ns,
-        );
+        let (apart_ns, _) = {
+            let (other, names) = half_full();
+            beside("match while another router applies", &other, &names)
+        };
+        let (beside_ns, matched) = beside("match while applying", &router, &names);
+        for (figure, value) in [
+            (
+                "applying while another router matches, of the time alone",
+                apart_ns / alone_ns,
+            ),
+            (
+                "applying while matching, of the time alone",
+                beside_ns / alone_ns,
+            ),
+            (
+                "a match delays the writer, us",
+                (beside_ns - apart_ns) / matched as f64 / 1000.0,
+            ),
+        ] {
+            self.note("ours", figure, value);
+        }
         let p99 = |what: &str| self.figures[&format!("ours: {what} p99 us")];
         let ratio = p99("match while applying") / p99("match through the lock");
         self.note("ours", "match while applying, p99 of the quiet one", ratio);
