@@ -2,10 +2,12 @@
 
 import asyncio
 import random
+import socket
 import struct
 from contextlib import suppress
 
 import grpc
+import psutil
 import pytest
 from grpc import aio
 
@@ -57,6 +59,29 @@ async def test_256_streams_at_once_bring_every_byte_as_it_was_sent(redis_url: st
             assert answer.code is grpc.StatusCode.OK, answer.details
             assert [message.text for message in answer.messages] == expected
         assert router.is_idle
+
+
+def holds_back(fd: int) -> bool:
+    """Whether what is small waits until what was sent before is acknowledged."""
+    with socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM) as shared:
+        return not shared.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_neither_a_client_nor_a_replica_waits_for_more_than_a_small_write(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        assert await serves(router)
+        sockets = [each for each in psutil.Process().net_connections("tcp") if each.raddr]
+        sides = {
+            "client": [each for each in sockets if each.laddr.port == router.running.port],
+            "replica": [each for each in sockets if each.raddr.port == r0.port],
+        }
+        assert all(sides.values())
+        waits = {side: [holds_back(each.fd) for each in of] for side, of in sides.items()}
+        assert not any(map(any, waits.values())), waits
 
 
 async def test_a_client_that_reads_slowly_slows_nobody_else(redis_url: str) -> None:
