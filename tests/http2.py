@@ -91,6 +91,10 @@ class Connection:
                 return
             yield header[3], header[4], int.from_bytes(header[5:9]) & 0x7FFFFFFF, payload
 
+    async def kinds(self) -> list[int]:
+        """Of all frames until the other side closes."""
+        return [kind async for kind, *_ in self.frames()]
+
     async def answer(self) -> tuple[dict[str, str], bytes]:
         """What comes on stream 1, the connection's only one: headers with trailers, and data."""
         said, data = {}, b""

@@ -1,6 +1,6 @@
-"""Clients of other makers: grpcurl, a program with grpc-go; and h2spec, on purpose a bad one.
+"""Clients of other makers: grpcurl, a program with grpc-go, h2load; and h2spec, bad on purpose.
 
-All are built from tests/go_clients, whose go.sum names every byte that is fetched.
+All but h2load are built from tests/go_clients, whose go.sum names every byte that is fetched.
 """
 
 import asyncio
@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import pytest
 from proto.credentials import IN_CLEAR
 from proto.prefixlb.v1.inference_pb2 import GenerateRequest, GenerateResponse
 from tests.authority import Authority, tls_settings
+from tests.bench.h2load import HTTP2
 from tests.fake_replica import FakeReplica, Script, replicas
 from tests.live_router import LiveRouter, live_router, prompt_of, request_of, until
 
@@ -221,3 +223,32 @@ async def test_h2spec_finds_nothing_that_http_2_forbids_and_others_are_served_on
         assert (await router.generate([1, 2, 3])).replica == "r0"
         plane = router.running.parts.plane
         await until(lambda: plane.connections == 1, what="of h2spec's connections none is left")
+
+
+async def test_h2load_has_every_call_of_many_connections_and_streams_answered(
+    redis_url: str, tmp_path: Path
+) -> None:
+    h2load = shutil.which("h2load")
+    if h2load is None:
+        pytest.skip("no h2load in PATH. Debian, Ubuntu: apt-get install nghttp2-client")
+    message = request_of(prompt_of(200)).SerializeToString()
+    body = tmp_path / "request"
+    body.write_bytes(b"\0" + struct.pack(">I", len(message)) + message)
+    r0 = FakeReplica("r0", redis_url)
+    r0.script = Script(tokens=8, store=False)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        path, *headers = HTTP2
+        load = ("-t1", "-c8", "-m10", "-n400", "-d", body)
+        flags = (part for header in headers for part in ("-H", header))
+        code, out, errors = await _run(
+            Path(h2load), (*load, *flags, f"http://{_address(router)}{path}"), b""
+        )
+        said = out.decode() + errors
+        assert code == 0 and "400 succeeded, 0 failed, 0 errored, 0 timeout" in said, said
+        assert "status codes: 400 2xx, 0 3xx, 0 4xx, 0 5xx" in said
+        assert 'prefixlb_router_requests_total{code="OK",model="tiny"} 400.0' in (
+            await router.metrics()
+        )
+        assert len(r0.served) == 400 and all(served.complete for served in r0.served)
+        await router.nothing_left()

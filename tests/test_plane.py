@@ -2,10 +2,12 @@
 
 import asyncio
 import random
+import socket
 import struct
 from contextlib import suppress
 
 import grpc
+import psutil
 import pytest
 from grpc import aio
 
@@ -24,6 +26,7 @@ from tests.http2 import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
+    Connection,
     call_of,
     connected,
     frame,
@@ -31,10 +34,10 @@ from tests.http2 import (
     literal,
 )
 from tests.live_router import LiveRouter, live_router, request_of, until
+from tests.plane_process import GENERATE
 
 pytestmark = [pytest.mark.redis, pytest.mark.usefixtures("no_thread_panics")]
 
-GENERATE = b"/prefixlb.v1.Inference/Generate"
 TURNED_AWAY = 'prefixlb_router_clients_turned_away_total{reason="broken_http2"} 1.0'
 
 
@@ -57,6 +60,29 @@ async def test_256_streams_at_once_bring_every_byte_as_it_was_sent(redis_url: st
             assert answer.code is grpc.StatusCode.OK, answer.details
             assert [message.text for message in answer.messages] == expected
         assert router.is_idle
+
+
+def holds_back(fd: int) -> bool:
+    """Whether what is small waits until what was sent before is acknowledged."""
+    with socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM) as shared:
+        return not shared.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_neither_a_client_nor_a_replica_waits_for_more_than_a_small_write(
+    redis_url: str,
+) -> None:
+    r0 = FakeReplica("r0", redis_url)
+    async with replicas(r0), live_router(redis_url) as router:
+        await router.synced(r0)
+        assert await serves(router)
+        sockets = [each for each in psutil.Process().net_connections("tcp") if each.raddr]
+        sides = {
+            "client": [each for each in sockets if each.laddr.port == router.running.port],
+            "replica": [each for each in sockets if each.raddr.port == r0.port],
+        }
+        assert all(sides.values())
+        waits = {side: [holds_back(each.fd) for each in of] for side, of in sides.items()}
+        assert not any(map(any, waits.values())), waits
 
 
 async def test_a_client_that_reads_slowly_slows_nobody_else(redis_url: str) -> None:
@@ -124,8 +150,7 @@ async def test_bytes_that_are_no_http2_end_their_connection_and_nothing_else(
     async with replicas(r0), live_router(redis_url) as router:
         await router.synced(r0)
         async with connected(router.running.port, garbage) as connection, asyncio.timeout(5):
-            async for _ in connection.frames():
-                pass  # until it is closed
+            await connection.kinds()
         assert await serves(router)
         await router.nothing_left()
         assert TURNED_AWAY in await router.metrics()
@@ -203,11 +228,11 @@ async def test_a_flood_of_streams_that_are_reset_at_once_ends_the_connection(
     async with replicas(r0), live_router(redis_url) as router:
         await router.synced(r0)
         async with connected(router.running.port) as connection, asyncio.timeout(20):
-            ended = asyncio.create_task(_goaway(connection))
+            ending = asyncio.create_task(ended(connection))
             with suppress(ConnectionError):
                 for start in range(1, 40_000, 4000):
                     await connection.send(given_up(range(start, start + 4000, 2)))
-            assert await ended, "a GOAWAY, or the end of the connection"
+            await ending
         assert await serves(router)
         assert TURNED_AWAY in await router.metrics()
         await router.nothing_left()
@@ -233,11 +258,11 @@ async def test_many_calls_given_up_at_once_cost_the_connections_others_nothing(
         await router.nothing_left()
 
 
-async def _goaway(connection: object) -> bool:
-    async for kind, _, _, _ in connection.frames():  # type: ignore[attr-defined]
+async def ended(connection: Connection) -> None:
+    """Return once a GOAWAY has come, or the end of the connection."""
+    async for kind, *_ in connection.frames():
         if kind == GOAWAY:
-            return True
-    return True
+            return
 
 
 async def test_headers_without_end_are_bounded(redis_url: str) -> None:
@@ -248,16 +273,16 @@ async def test_headers_without_end_are_bounded(redis_url: str) -> None:
         await router.synced(r0)
         sent = 0
         async with connected(router.running.port) as connection, asyncio.timeout(20):
-            ended = asyncio.create_task(_goaway(connection))
+            ending = asyncio.create_task(ended(connection))
             await connection.send(frame(HEADERS, 0, 1, headers_of(GENERATE)))
-            while not ended.done() and sent < 100 * 2**20:
+            while not ending.done() and sent < 100 * 2**20:
                 try:
                     await connection.send(frame(CONTINUATION, 0, 1, more))
                 except ConnectionError:
                     break
                 sent += len(more)
                 await asyncio.sleep(0)
-            assert await ended
+            await ending
         assert sent < 8 * 2**20
         assert await serves(router)
         await router.nothing_left()

@@ -38,16 +38,11 @@ async def flooded() -> AsyncIterator[Connection]:
             assert peak.bytes < MOST_BYTES, f"{peak.bytes / MIB:.0f} MiB"
 
 
-async def kinds(connection: Connection) -> list[int]:
-    """Of all frames until the connection is closed."""
-    return [kind async for kind, *_ in connection.frames()]
-
-
 async def test_continuations_that_bring_nothing_end_the_connection() -> None:
     """VU#421644, without a byte that a bound of bytes would count."""
     empty = frame(CONTINUATION, 0, 1)
     async with flooded() as connection:
-        ended = asyncio.create_task(kinds(connection))
+        ended = asyncio.create_task(connection.kinds())
         await connection.send(frame(HEADERS, 0, 1, headers_of(GENERATE)))
         with contextlib.suppress(ConnectionError):
             while not ended.done():
@@ -60,7 +55,7 @@ async def test_a_large_entry_of_the_header_table_is_not_held_as_often_as_it_is_n
     entry = b"\x40" + literal(b"x-filler", b"y" * 4000)[1:]
     block = headers_of(GENERATE) + entry + 12_000 * b"\xbe"
     async with flooded() as connection:
-        ended = asyncio.create_task(kinds(connection))
+        ended = asyncio.create_task(connection.kinds())
         with contextlib.suppress(ConnectionError):
             for stream in range(1, 400, 2):
                 await connection.send(frame(HEADERS, END_HEADERS, stream, block))
@@ -71,7 +66,7 @@ async def test_calls_beyond_those_that_a_connection_may_have_are_refused_and_the
     most = 4096
     block = headers_of(GENERATE)
     async with flooded() as connection:
-        ended = asyncio.create_task(kinds(connection))
+        ended = asyncio.create_task(connection.kinds())
         with contextlib.suppress(ConnectionError):
             for stream in range(1, 10 * most, 2):
                 await connection.send(frame(HEADERS, END_HEADERS, stream, block))

@@ -73,6 +73,27 @@ async def test_every_replica_is_tried_once_and_no_more_than_retries_allow(redis_
         assert router.is_idle
 
 
+async def test_requests_that_fail_together_do_not_come_again_together(redis_url: str) -> None:
+    fleet = [FakeReplica(f"r{i}", redis_url) for i in range(6)]
+    for replica in fleet:
+        replica.script = Script(refuse=grpc.StatusCode.RESOURCE_EXHAUSTED)
+    async with replicas(*fleet), live_router(redis_url, retries=5) as router:
+        await router.synced(*fleet)
+
+        async def took_s(number: int) -> float:
+            began_s = time.monotonic()
+            answer = await router.generate([number])
+            assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            return time.monotonic() - began_s
+
+        times_s = await asyncio.gather(*(took_s(number) for number in range(16)))
+        assert all(len(replica.served) == len(times_s) for replica in fleet)
+        # Between its six tries each pauses four times, for parts of these that chance decides.
+        most_s = 0.05 + 0.1 + 0.2 + 0.4
+        assert min(times_s) < 0.75 * most_s
+        assert max(times_s) > 0.25 * most_s
+
+
 async def test_without_a_retry_budget_no_request_is_tried_again(redis_url: str) -> None:
     fleet = [FakeReplica(f"r{i}", redis_url) for i in range(2)]
     for replica in fleet:

@@ -1,6 +1,8 @@
 """`prefixlb sim` and `prefixlb hash-log`: what they read, what they say, and what comes of it."""
 
 import json
+import resource
+import subprocess
 import sys
 from array import array
 from pathlib import Path
@@ -123,6 +125,21 @@ def test_seeing_prefixes_wins_and_several_routers_lose_little() -> None:
     assert three.ttft_mean_s < 1.05 * cost.ttft_mean_s
     lossy = play("cost", workload, Fleet(cache_tokens=500_000, loss=0.1))
     assert lossy.snapshots > 8 and lossy.hit_rate > cost.hit_rate - 0.02
+
+
+def test_twelve_thousand_requests_on_eight_replicas_take_less_than_two_seconds_of_a_core() -> None:
+    def spent_s() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    before_s = spent_s()
+    flags = ("--policy", "cost", "--requests", "12000", "--replicas", "8", "--json")
+    command = [sys.executable, "-m", "router.cli", "sim", *flags]
+    played = subprocess.run(command, capture_output=True, check=True)
+    took_s = spent_s() - before_s  # unlike a clock's, no time of whoever else runs
+    found = json.loads(played.stdout)
+    assert (found["workload"]["requests"], found["fleet"]["replicas"]) == (12_000, 8)
+    assert took_s < 2.0
 
 
 def test_json_has_each_policy_and_says_what_was_played(

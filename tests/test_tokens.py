@@ -22,12 +22,12 @@ from tests.authority import Authority
 from tests.fake_replica import FakeReplica, replicas
 from tests.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, connected, frame, headers_of
 from tests.live_router import LiveRouter, live_router
+from tests.plane_process import GENERATE
 
 pytestmark = pytest.mark.redis
 
 CALLER, ADMIN, STRANGER = "caller-0123456789abcdef", "admin-0123456789abcdef", "stranger-0123456789"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-GENERATE = b"/prefixlb.v1.Inference/Generate"
 
 Metadata = Sequence[tuple[str, str]]
 

@@ -18,6 +18,8 @@ use prost::Message as _;
 use super::super::protobuf::{Value, fields};
 use super::{CHAT, Request, TEXT, TOKENS, Words};
 
+mod sent;
+
 #[derive(Clone, PartialEq, prost::Message)]
 struct GenerateRequest {
     #[prost(string, tag = "1")]
@@ -102,14 +104,17 @@ fn word() -> impl Strategy<Value = String> + Clone {
     prop_oneof![Just(String::new()), "[a-c]{1,4}", "ü{1,3}", ".{0,6}"]
 }
 
-fn prompt() -> impl Strategy<Value = Option<Prompt>> {
+fn chat() -> impl Strategy<Value = ChatPrompt> {
     let message = (word(), word()).prop_map(|(role, content)| ChatMessage { role, content });
-    let chat = prop::collection::vec(message, 0..4);
+    prop::collection::vec(message, 0..4).prop_map(|messages| ChatPrompt { messages })
+}
+
+fn prompt() -> impl Strategy<Value = Option<Prompt>> {
     let ids = prop::collection::vec(prop_oneof![0u32..300, any::<u32>()], 0..40);
     prop_oneof![
         1 => Just(None),
         2 => word().prop_map(|text| Some(Prompt::Text(text))),
-        3 => chat.prop_map(|messages| Some(Prompt::Chat(ChatPrompt { messages }))),
+        3 => chat().prop_map(|chat| Some(Prompt::Chat(chat))),
         4 => ids.prop_map(|ids| Some(Prompt::Tokens(TokenPrompt { ids }))),
     ]
 }
@@ -338,16 +343,20 @@ impl Drop for Python {
     }
 }
 
+/// How long to go on.
+fn seconds() -> Duration {
+    let seconds = std::env::var("PREFIXLB_FUZZ_SECONDS");
+    Duration::from_secs(seconds.map_or(0, |seconds| seconds.parse().unwrap()))
+}
+
 #[test]
 fn a_broken_message_is_read_by_all_with_the_same_result_or_by_none() {
-    let number = |name: &str| std::env::var(name).map_or(0, |number| number.parse().unwrap());
-    let seconds = Duration::from_secs(number("PREFIXLB_FUZZ_SECONDS"));
     let began = Instant::now();
     let mut python = Python::start();
     let mut runner = TestRunner::new(Config::default());
     let strategy = broken();
     let (mut messages, mut read) = (0, 0);
-    while messages < 20_000 || began.elapsed() < seconds {
+    while messages < 20_000 || began.elapsed() < seconds() {
         let batch = (0..1000).map(|_| strategy.new_tree(&mut runner).unwrap().current());
         let batch: Vec<_> = batch.collect();
         let by_python = python.as_mut().map(|python| python.read(&batch));
