@@ -39,6 +39,25 @@ const STRETCH: usize = 16;
 /// Stretches for which NH has a key.
 const GROUP: usize = 8;
 
+/// A token id, in memory or as it stands in a message.
+pub trait TokenId: Copy + Default {
+    /// Its number.
+    fn number(self) -> u32;
+}
+
+impl TokenId for u32 {
+    fn number(self) -> u32 {
+        self
+    }
+}
+
+/// Little-endian.
+impl TokenId for [u8; 4] {
+    fn number(self) -> u32 {
+        u32::from_le_bytes(self)
+    }
+}
+
 /// The secret key of a cluster's chain hashes, and what follows from it: a key for each part of the hash.
 #[derive(Clone)]
 pub struct HashKey {
@@ -133,10 +152,10 @@ pub fn blocks_in_group(block_size: usize) -> usize {
 
 /// Hashes of the whole blocks of `tokens`, which begin a group. `anchor` is the hash of the block before it, or
 /// `h(0)`.
-pub fn extend_chain(
+pub fn extend_chain<T: TokenId>(
     key: &HashKey,
     mut anchor: u64,
-    tokens: &[u32],
+    tokens: &[T],
     block_size: usize,
     out: &mut Vec<u64>,
 ) {
@@ -159,10 +178,10 @@ pub fn extend_chain(
 
 /// The hashes of a group of blocks of 16 tokens. Returns the last one.
 #[inline]
-fn extend_group<const BLOCKS: usize>(
+fn extend_group<T: TokenId, const BLOCKS: usize>(
     key: &HashKey,
     anchor: u64,
-    blocks: &[[u32; STRETCH]; BLOCKS],
+    blocks: &[[T; STRETCH]; BLOCKS],
     out: &mut Vec<u64>,
 ) -> u64 {
     let mut sum = key.begin(anchor);
@@ -178,15 +197,15 @@ fn extend_group<const BLOCKS: usize>(
 }
 
 /// The hashes of the blocks of a group, or of one block that is several groups. Returns the last one.
-fn extend_by_stretches(
+fn extend_by_stretches<T: TokenId>(
     key: &HashKey,
     mut anchor: u64,
-    blocks: ChunksExact<'_, u32>,
+    blocks: ChunksExact<'_, T>,
     out: &mut Vec<u64>,
 ) -> u64 {
     let mut sum = key.begin(anchor);
     let mut keys = key.nh.iter();
-    let mut add = |sum: u128, stretch: &[u32; STRETCH]| {
+    let mut add = |sum: u128, stretch: &[T; STRETCH]| {
         let Some(words) = keys.next() else {
             keys = key.nh[1..].iter();
             return key
@@ -201,7 +220,7 @@ fn extend_by_stretches(
             sum = add(sum, stretch);
         }
         if !rest.is_empty() {
-            let mut padded = [0; STRETCH];
+            let mut padded = [T::default(); STRETCH];
             padded[..rest.len()].copy_from_slice(rest);
             sum = add(sum, &padded);
         }
@@ -213,8 +232,9 @@ fn extend_by_stretches(
 
 /// NH of a stretch: the words, two tokens each, are added to those of the key and multiplied in pairs.
 #[inline]
-fn shrink(key: &[u64; STRETCH / 2], stretch: &[u32; STRETCH]) -> u128 {
-    let word = |at: usize| u64::from(stretch[2 * at]) | u64::from(stretch[2 * at + 1]) << 32;
+fn shrink<T: TokenId>(key: &[u64; STRETCH / 2], stretch: &[T; STRETCH]) -> u128 {
+    let token = |at: usize| u64::from(stretch[at].number());
+    let word = |at: usize| token(2 * at) | token(2 * at + 1) << 32;
     let factor = |at: usize| u128::from(word(at).wrapping_add(key[at]));
     (0..4).fold(0, |sum: u128, pair| {
         sum.wrapping_add(factor(2 * pair) * factor(2 * pair + 1))
@@ -361,6 +381,21 @@ mod tests {
         .map(|(model, extra, salt)| namespace_seed(&key(), model, extra, salt));
         let distinct: std::collections::HashSet<_> = seeds.into_iter().collect();
         assert_eq!(distinct.len(), seeds.len());
+    }
+
+    #[test]
+    fn tokens_are_hashed_where_they_stand_in_a_message() {
+        for block_size in [3, 16, 32, 200] {
+            let tokens = tokens(700);
+            let bytes: Vec<u8> = tokens.iter().flat_map(|id| id.to_le_bytes()).collect();
+            let message = [&[0], &*bytes].concat();
+            let (wire, []) = message[1..].as_chunks::<4>() else {
+                panic!("whole ids");
+            };
+            let mut hashes = Vec::new();
+            extend_chain(&key(), 7, wire, block_size, &mut hashes);
+            assert_eq!(hashes, chain(&tokens, block_size));
+        }
     }
 
     #[test]

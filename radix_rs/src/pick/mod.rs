@@ -51,6 +51,7 @@ pub use breaker::{BreakerLimits, BreakerState};
 pub use browse::Branches;
 pub use cache_aware::Thresholds;
 pub use candidate::Candidate;
+pub(crate) use core::Hashed;
 pub use cost::{Terms, Weights};
 pub use policy::{PolicyKind, Rules};
 pub(crate) use random::{Random, mix};

@@ -8,7 +8,7 @@ use super::block_set::BlockSet;
 use super::core::{Core, Hashed};
 use super::policy::{PolicyKind, Rules};
 use super::turns::Turns;
-use crate::chain::{HashKey, extend_chain, namespace_seed};
+use crate::chain::{HashKey, TokenId, extend_chain, namespace_seed};
 use crate::delta::Load;
 use crate::error::RouterError;
 use crate::index::{Errand, Matches, ReplicaId};
@@ -37,9 +37,9 @@ impl Settings {
 
 /// A prompt and its namespace.
 #[derive(Clone, Copy, Debug)]
-pub struct Prompt<'a> {
+pub struct Prompt<'a, T = u32> {
     /// Its token ids.
-    pub tokens: &'a [u32],
+    pub tokens: &'a [T],
     /// The model it is for.
     pub model: &'a str,
     /// Part of the namespace; may be empty.
@@ -293,40 +293,25 @@ impl Router {
 
     /// The replica for a prompt, which is in flight there from now on; None if none can be picked.
     pub fn pick(&self, prompt: Prompt<'_>, exclude: &[String], now_s: f64) -> Option<Pick> {
-        self.pick_in_steps(prompt, exclude, now_s, &mut || ())
+        let (chain, block_size) = self.hash(prompt)?;
+        let hashed = hashed(prompt, &chain, block_size);
+        self.pick_hashed(&hashed, exclude, now_s, &mut || ())
     }
 
-    /// As `pick`; calls `matched` once it is known how much each replica holds. Others wait meanwhile.
-    pub fn pick_in_steps(
+    /// As `pick`; calls `matched` once it is known how much each replica holds. Others wait meanwhile. None, too, if
+    /// the model's blocks are of another size by now.
+    pub(crate) fn pick_hashed(
         &self,
-        prompt: Prompt<'_>,
+        prompt: &Hashed<'_>,
         exclude: &[String],
         now_s: f64,
         matched: &mut dyn FnMut(),
     ) -> Option<Pick> {
-        let (chain, block_size) = self.hash(prompt)?;
-        let hashed = hashed(prompt, &chain, block_size);
-        self.core().pick(&hashed, exclude, now_s, matched)
-    }
-
-    /// As `pick`, for a prompt of `tokens` tokens whose chain is known.
-    pub fn pick_hashed(
-        &self,
-        model: &str,
-        chain: &[u64],
-        tokens: u64,
-        exclude: &[String],
-        now_s: f64,
-    ) -> Option<Pick> {
         let mut core = self.core();
-        let block_size = core.block_size(model)?;
-        let hashed = Hashed {
-            model,
-            chain,
-            block_size,
-            tokens,
-        };
-        core.pick(&hashed, exclude, now_s, &mut || ())
+        let is_same = core.block_size(prompt.model) == Some(prompt.block_size);
+        is_same
+            .then(|| core.pick(prompt, exclude, now_s, matched))
+            .flatten()
     }
 
     /// What `pick` would say, with ticket 0; leaves everything as it is.
@@ -380,8 +365,8 @@ impl Router {
         self.core().check()
     }
 
-    /// The prompt's chain in blocks of its model; None if nobody serves that.
-    fn hash(&self, prompt: Prompt<'_>) -> Option<(Vec<u64>, u32)> {
+    /// The prompt's chain in blocks of its model, and their size; None if nobody serves that.
+    pub(crate) fn hash<T: TokenId>(&self, prompt: Prompt<'_, T>) -> Option<(Vec<u64>, u32)> {
         let block_size = self.core().block_size(prompt.model)?;
         let key = &self.hash_key;
         let seed = namespace_seed(key, prompt.model, prompt.extra_key, prompt.cache_salt);

@@ -6,13 +6,15 @@ use bytes::Bytes;
 
 use super::memory::Held;
 use super::replicas::Replica;
-use super::request::{PREFIX_BYTES, Request, as_it_came, with_tokens};
+use super::request::{PREFIX_BYTES, Request, as_it_came, ids, with_tokens};
 use super::status::Refusal;
-use crate::pick::Prompt as Asked;
+use crate::pick::{Hashed, Pick, Prompt as Asked, Router};
 
 /// A request's prompt, as trees know it.
 pub(crate) struct Prompt {
     pub model: Arc<str>,
+    pub num_tokens: usize,
+    /// Its ids, unless they stand in the message.
     pub tokens: Vec<u32>,
     /// Of the tokenizer that made them of text, if one did.
     pub tokenizer_digest: Option<Vec<u8>>,
@@ -32,6 +34,8 @@ pub(crate) struct Bodies {
     came: Came,
     request: Request,
     pub prompt: Prompt,
+    /// Its chain and the size of its blocks, once a replica was picked for it.
+    chain: Option<(Vec<u64>, u32)>,
     made_id: String,
     /// What was made for replicas of the same tokenizer, and for others; kept for another try.
     with_tokens: Option<Bytes>,
@@ -46,6 +50,7 @@ impl Bodies {
             came,
             request,
             prompt,
+            chain: None,
             made_id,
             with_tokens: None,
             for_others: None,
@@ -53,14 +58,47 @@ impl Bodies {
         }
     }
 
-    /// What is asked of the pick.
-    pub fn asked(&self) -> Asked<'_> {
+    /// The replica for it, where it is in flight from now on; None if none can be picked. Calls `matched` once it is
+    /// known how much each one holds.
+    pub fn pick(
+        &mut self,
+        router: &Router,
+        exclude: &[String],
+        now_s: f64,
+        matched: &mut dyn FnMut(),
+    ) -> Option<Pick> {
+        if self.chain.is_none() {
+            self.chain = if self.prompt.tokens.is_empty() {
+                router.hash(self.asked(&ids(self.message())))
+            } else {
+                router.hash(self.asked(&self.prompt.tokens))
+            };
+        }
+        let (chain, block_size) = self.chain.as_ref()?;
+        let hashed = Hashed {
+            model: &self.prompt.model,
+            chain,
+            block_size: *block_size,
+            tokens: self.prompt.num_tokens as u64,
+        };
+        router.pick_hashed(&hashed, exclude, now_s, matched)
+    }
+
+    fn asked<'a, T>(&'a self, tokens: &'a [T]) -> Asked<'a, T> {
         Asked {
-            tokens: &self.prompt.tokens,
+            tokens,
             model: &self.prompt.model,
             extra_key: &self.request.extra_key,
             cache_salt: &self.request.cache_salt,
         }
+    }
+
+    fn message(&self) -> &[u8] {
+        let framed = match &self.came {
+            Came::Own(framed) => framed,
+            Came::Shared(framed) | Came::Ready(framed) => &**framed,
+        };
+        &framed[PREFIX_BYTES..]
     }
 
     /// With the prompt's tokens where they mean the same; elsewhere as it came.
@@ -102,6 +140,7 @@ impl Bodies {
         self.with_tokens = None;
         self.for_others = None;
         self.prompt.tokens = Vec::new();
+        self.chain = None;
         let _ = self.held.set(0); // less than before
     }
 

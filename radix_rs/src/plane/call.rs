@@ -122,7 +122,7 @@ async fn serve(
     }
     let (came, request, prompt) =
         read_prompt(shard, framed, request, &mut memory, caller, course).await?;
-    course.trace.asks(&prompt.model, prompt.tokens.len());
+    course.trace.asks(&prompt.model, prompt.num_tokens);
     let bodies = Bodies::new(came, request, prompt, made_id, memory);
     try_replicas(shard, head, bodies, caller, course).await
 }
@@ -183,7 +183,8 @@ async fn read_prompt(
         course.counters = model.counters;
         let prompt = Prompt {
             model: model.name,
-            tokens: std::mem::take(&mut request.tokens),
+            num_tokens: request.num_ids,
+            tokens: Vec::new(),
             tokenizer_digest: None,
         };
         return Ok((Came::Own(framed), request, prompt));
@@ -212,6 +213,7 @@ async fn read_prompt(
         held.set(framed.len() + size_of_val(&*tokens))?;
         let prompt = Prompt {
             model: model.name,
+            num_tokens: tokens.len(),
             tokens,
             tokenizer_digest: Some(text.digest),
         };
@@ -225,6 +227,7 @@ async fn read_prompt(
     course.counters = shard.plane.counters.model(&reading.model);
     let prompt = Prompt {
         model: Arc::from(reading.model),
+        num_tokens: reading.tokens.len(),
         tokens: reading.tokens,
         tokenizer_digest: reading.tokenizer_digest,
     };
@@ -267,9 +270,7 @@ async fn try_replicas(
         let trace = &mut course.trace;
         trace.begin("match");
         let now_s = plane.clock.now_s();
-        let picked = plane
-            .router
-            .pick_in_steps(bodies.asked(), &failed, now_s, &mut || trace.begin("pick"));
+        let picked = bodies.pick(&plane.router, &failed, now_s, &mut || trace.begin("pick"));
         trace.end();
         let Some(pick) = picked else {
             break;
@@ -282,7 +283,7 @@ async fn try_replicas(
         }
         let result = match plane.replicas.get(&pick.replica) {
             Some(replica) => {
-                let prompt_tokens = bodies.prompt.tokens.len() as u64;
+                let prompt_tokens = bodies.prompt.num_tokens as u64;
                 let reusable = |tokens| replica.reusable(tokens, prompt_tokens);
                 let matched = reusable(pick.matched);
                 course.trace.picked(pick, matched, reusable(pick.available));

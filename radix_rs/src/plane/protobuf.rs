@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value<'a> {
     Varint(u64),
-    Fixed32(u32),
+    Fixed32(&'a [u8; 4]),
     Fixed64,
     Bytes(&'a [u8]),
     /// In none of our messages, but who reads them passes over it.
@@ -69,7 +69,7 @@ impl<'a> Fields<'a> {
                 self.group(number)?;
                 Value::Group
             }
-            5 => Value::Fixed32(u32::from_le_bytes(*self.take(4)?.first_chunk()?)),
+            5 => Value::Fixed32(self.take(4)?.first_chunk()?),
             _ => return None,
         };
         let wire = &begin[..begin.len() - self.rest.len()];
@@ -168,7 +168,7 @@ mod tests {
             [
                 (1, Value::Varint(150)),
                 (2, Value::Bytes(&[7, 8])),
-                (3, Value::Fixed32(1))
+                (3, Value::Fixed32(&[1, 0, 0, 0]))
             ]
         );
         let wire: Vec<u8> = read.iter().flat_map(|field| field.wire).copied().collect();

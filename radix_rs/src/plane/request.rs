@@ -1,5 +1,8 @@
 //! A `GenerateRequest` on the wire: what the router reads of it, and what it writes into it.
 
+use std::borrow::Cow;
+use std::slice::from_ref;
+
 use bytes::Bytes;
 
 use super::limits::{
@@ -52,11 +55,11 @@ pub(crate) struct Request {
     pub extra_key: String,
     pub cache_salt: String,
     pub priority: i32,
-    /// The prompt's ids, if they came as such.
-    pub tokens: Vec<u32>,
+    /// Of the prompt, if it came as ids: see [`ids`].
+    pub num_ids: usize,
     /// The prompt, if it came as text or chat within all bounds.
     pub words: Option<Words>,
-    /// Whether the prompt is token ids within all bounds, and nothing else: then `tokens` is what it is known by.
+    /// Whether the prompt is token ids within all bounds, and nothing else: then it is known by those.
     pub is_plain: bool,
     /// Parts that are small each and cost memory by their number: of a chat, and of media.
     messages: usize,
@@ -77,7 +80,9 @@ impl Request {
                 (CACHE_SALT, Value::Bytes(bytes)) => request.cache_salt = text(bytes)?,
                 (TOKENS, Value::Bytes(bytes)) => {
                     prompts += 1;
-                    read_ids(bytes, &mut request.tokens)?;
+                    for piece in pieces(bytes) {
+                        request.num_ids += piece?.len();
+                    }
                 }
                 (PRIORITY, Value::Varint(zigzag)) => request.priority = signed(zigzag),
                 (TEXT, Value::Bytes(bytes)) => {
@@ -102,10 +107,7 @@ impl Request {
         let names = [&request.model, &request.extra_key, &request.cache_salt];
         let is_usual =
             prompts == 1 && !is_other && names.iter().all(|name| name.len() <= MAX_NAME_CHARACTERS);
-        request.is_plain = is_usual && (1..=MAX_PROMPT_TOKENS).contains(&request.tokens.len());
-        if !request.is_plain {
-            request.tokens = Vec::new();
-        }
+        request.is_plain = is_usual && (1..=MAX_PROMPT_TOKENS).contains(&request.num_ids);
         request.words = request
             .words
             .filter(|words| is_usual && is_within_bounds(words));
@@ -121,7 +123,7 @@ impl Request {
     /// Memory of what was read of the prompt, about.
     pub fn prompt_bytes(&self) -> usize {
         let words = self.words.as_ref().map_or(0, Words::bytes);
-        size_of::<u32>() * self.tokens.capacity() + words + CHAT_MESSAGE_BYTES * self.messages
+        words + CHAT_MESSAGE_BYTES * self.messages
     }
 
     /// Refuses more parts than are worth reading.
@@ -205,25 +207,45 @@ fn signed(zigzag: u64) -> i32 {
     (zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed()
 }
 
-/// Ids come packed, or one by one from who does not know how.
-fn read_ids(prompt: &[u8], ids: &mut Vec<u32>) -> Result<(), Malformed> {
-    ids.reserve(prompt.len() / size_of::<u32>()); // no more than that, however they came
-    for field in fields(prompt) {
-        match field? {
-            field if field.number != IDS => {}
-            field => match field.value {
-                Value::Bytes(packed) => {
-                    let (words, []) = packed.as_chunks::<4>() else {
-                        return Err(Malformed);
-                    };
-                    ids.extend(words.iter().map(|word| u32::from_le_bytes(*word)));
-                }
-                Value::Fixed32(id) => ids.push(id),
-                Value::Varint(_) | Value::Fixed64 | Value::Group => {}
-            },
-        }
+/// An id as it stands in a message, little-endian.
+type WireId = [u8; 4];
+
+/// The ids of a message's prompt, if it is plain. They are copied only if they came in more pieces than one.
+pub(crate) fn ids(message: &[u8]) -> Cow<'_, [WireId]> {
+    let prompt = fields(message).flatten().find_map(|field| match field {
+        Field {
+            number: TOKENS,
+            value: Value::Bytes(prompt),
+            ..
+        } => Some(prompt),
+        _ => None,
+    });
+    let mut pieces = prompt.into_iter().flat_map(pieces).flatten();
+    let mut ids = Cow::Borrowed(pieces.next().unwrap_or_default());
+    for piece in pieces {
+        ids.to_mut().extend_from_slice(piece);
     }
-    Ok(())
+    ids
+}
+
+/// Ids come packed, or one by one from who does not know how.
+fn pieces(prompt: &[u8]) -> impl Iterator<Item = Result<&[WireId], Malformed>> {
+    fields(prompt).map(|field| match field? {
+        Field {
+            number: IDS,
+            value: Value::Bytes(packed),
+            ..
+        } => match packed.as_chunks() {
+            (ids, []) => Ok(ids),
+            _ => Err(Malformed),
+        },
+        Field {
+            number: IDS,
+            value: Value::Fixed32(id),
+            ..
+        } => Ok(from_ref(id)),
+        _ => Ok(Default::default()),
+    })
 }
 
 /// The request as a replica gets it: as it came, with the model and the id that the router decided on.
@@ -335,6 +357,11 @@ mod tests {
         field(TOKENS, &field(IDS, &packed))
     }
 
+    fn read_ids(message: &[u8]) -> Vec<u32> {
+        let ids = super::ids(message);
+        ids.iter().map(|id| u32::from_le_bytes(*id)).collect()
+    }
+
     const MESSAGES_TAG: u8 = 1 << 3 | 2;
 
     #[test]
@@ -342,7 +369,9 @@ mod tests {
         let message = [field(7, b"lora"), ids(&[1, u32::MAX]), field(8, b"salt")].concat();
         let request = Request::read(&message).unwrap();
         assert!(request.is_plain);
-        assert_eq!(request.tokens, [1, u32::MAX]);
+        assert_eq!(request.num_ids, 2);
+        assert_eq!(read_ids(&message), [1, u32::MAX]);
+        assert!(matches!(super::ids(&message), Cow::Borrowed(_)));
         assert_eq!(
             (request.extra_key.as_str(), request.cache_salt.as_str()),
             ("lora", "salt")
@@ -360,7 +389,8 @@ mod tests {
     fn ids_one_by_one_are_ids_too() {
         let message = field(TOKENS, &[0x0d, 1, 0, 0, 0, 0x0d, 2, 0, 0, 0]);
         let request = Request::read(&message).unwrap();
-        assert_eq!((request.is_plain, request.tokens), (true, vec![1, 2]));
+        assert_eq!((request.is_plain, request.num_ids), (true, 2));
+        assert_eq!(read_ids(&message), [1, 2]);
     }
 
     fn message(role: &[u8], content: &[u8]) -> Vec<u8> {
@@ -459,7 +489,7 @@ mod tests {
         );
         let read = Request::read(&sent[PREFIX_BYTES..]).unwrap();
         assert_eq!((read.model.as_str(), read.id.as_str()), ("m", "made"));
-        assert_eq!(read.tokens, [7]);
+        assert_eq!(read_ids(&sent[PREFIX_BYTES..]), [7]);
     }
 
     #[test]
@@ -483,10 +513,8 @@ mod tests {
         let sent = with_tokens(&message, &[1, 2, 3], &request, "m", "id").unwrap();
         let read = Request::read(&sent[PREFIX_BYTES..]).unwrap();
         assert!(read.is_plain);
-        assert_eq!(
-            (read.tokens, read.cache_salt.as_str()),
-            (vec![1, 2, 3], "s")
-        );
+        assert_eq!(read_ids(&sent[PREFIX_BYTES..]), [1, 2, 3]);
+        assert_eq!(read.cache_salt, "s");
         assert!(
             sent.windows(4)
                 .any(|window| window == [6 << 3 | 2, 2, 8, 5])

@@ -8,7 +8,7 @@ use super::replica::Replica;
 use super::trace::{Trace, chain_hash};
 use crate::error::RouterError;
 use crate::index::Outcome;
-use crate::pick::{Random, Router, Settings};
+use crate::pick::{Hashed, Random, Router, Settings};
 
 const MODEL: &str = "model";
 
@@ -42,6 +42,7 @@ struct Member {
 pub struct Routers {
     members: Vec<Member>,
     names: Vec<String>,
+    block_size: u32,
     delivery: Delivery,
     random: Random,
     /// By request.
@@ -81,6 +82,7 @@ impl Routers {
                 .map(member)
                 .collect::<Result<_, RouterError>>()?,
             names,
+            block_size,
             delivery,
             random: Random::new(settings.seed),
             tickets: Vec::new(),
@@ -173,9 +175,15 @@ impl Dispatcher for Routers {
             .map(|&block| chain_hash(block))
             .collect();
         let router = self.random.below(self.members.len());
+        let hashed = Hashed {
+            model: MODEL,
+            chain: &chain,
+            block_size: self.block_size,
+            tokens: prompt.prompt_tokens,
+        };
         let picked = self.members[router]
             .router
-            .pick_hashed(MODEL, &chain, prompt.prompt_tokens, &[], now_s)
+            .pick_hashed(&hashed, &[], now_s, &mut || ())
             .ok_or_else(|| RouterError::UnknownReplica(MODEL.to_owned()))?;
         debug_assert_eq!(self.tickets.len(), request, "requests come in order");
         self.tickets.push(Ticket {

@@ -261,7 +261,10 @@ fn check_same(bytes: &[u8], ours: &Request, other: &GenerateRequest) {
     let prompt = other.prompt.as_ref();
     if ours.is_plain {
         let tokens = Prompt::Tokens(TokenPrompt {
-            ids: ours.tokens.clone(),
+            ids: ids(bytes)
+                .iter()
+                .map(|id| u32::from_le_bytes(*id))
+                .collect(),
         });
         assert_eq!(Some(&tokens), prompt, "{bytes:?}");
     }
