@@ -16,7 +16,7 @@ use proptest::test_runner::{Config, TestRunner};
 use prost::Message as _;
 
 use super::super::protobuf::{Value, fields};
-use super::{CHAT, Request, TEXT, TOKENS, Words};
+use super::{CHAT, Request, TEXT, TOKENS, Words, ids};
 
 mod sent;
 
