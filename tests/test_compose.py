@@ -1,15 +1,19 @@
 """deploy/compose.yaml and deploy/Dockerfile, as far as they can be read without Docker."""
 
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from replica.settings import ReplicaSettings
 from router.settings import RouterSettings
 from tests.chart import CHART, ROOT
+from tests.ports import free_port
 from tests.prometheus import promtool
+from tests.redis_process import redis_server
 
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
@@ -69,6 +73,15 @@ def test_prometheus_takes_its_configuration_and_scrapes_the_metrics_of_every_pro
     }
 
 
+def test_grafana_is_led_to_prometheus_and_to_the_dashboards() -> None:
+    (source,) = yaml.safe_load(COMPOSE["configs"]["datasource"]["content"])["datasources"]
+    (port,) = COMPOSE["services"]["prometheus"]["ports"]
+    assert source["type"] == "prometheus"
+    assert source["url"] == f"http://prometheus:{port.rpartition(':')[2]}"
+    (provider,) = yaml.safe_load(COMPOSE["configs"]["dashboards"]["content"])["providers"]
+    assert list(MOUNTED["grafana"]) == [provider["options"]["path"]]
+
+
 def test_services_are_given_settings_that_there_are() -> None:
     kinds = {"ROUTER_": RouterSettings, "REPLICA_": ReplicaSettings}
     checked = 0
@@ -88,6 +101,29 @@ def test_services_are_built_from_stages_that_there_are() -> None:
         if "build" in service:
             assert service["build"]["target"] in stages
             assert VERSION in service["image"]
+
+
+def test_an_image_is_built_by_one_service_and_pulled_by_none() -> None:
+    services = COMPOSE["services"].values()
+    built = [service["image"] for service in services if "build" in service]
+    assert built and len(built) == len(set(built))
+    for service in services:
+        if service["image"].startswith("prefixlb-") and "build" not in service:
+            assert service["image"] in built and service["pull_policy"] == "never"
+
+
+@pytest.mark.redis
+def test_redis_answers_other_machines_than_its_own() -> None:
+    program, *flags = COMPOSE["services"]["redis"]["command"]
+    assert program == "redis-server"
+    port = free_port()
+    # Without `bind`, as in a container. Redis 6.2 takes all but 127.0.0.1 for another machine.
+    with (
+        redis_server(port, flags, conf=""),
+        socket.create_connection(("127.0.0.1", port), 5, ("127.0.0.2", 0)) as connection,
+    ):
+        connection.sendall(b"PING\r\n")
+        assert connection.recv(64) == b"+PONG\r\n"
 
 
 def test_services_end_after_their_processes_have_drained() -> None:
