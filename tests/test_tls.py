@@ -219,6 +219,17 @@ async def test_one_name_for_all_replicas_replaces_that_of_the_address(
 # People
 
 
+async def test_a_command_that_finds_no_replica_is_not_taken_for_a_stranger(
+    redis_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with live_router(redis_url) as router:
+        command = ["generate", "hi", "--router", f"127.0.0.1:{router.running.port}"]
+        assert await asyncio.to_thread(prefixlb, command) == 1
+        assert "no replica" in capsys.readouterr().err
+        await asyncio.sleep(0.2)  # what is wrong with a client is counted when it has gone
+        assert turned_away(router) == {}
+
+
 async def test_the_command_says_in_words_what_is_wrong_with_tls(
     redis_url: str, authority: Authority, other: Authority, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,13 +41,12 @@ def why_unreachable(address: str, credentials: Credentials = IN_CLEAR) -> str | 
         )
     except OSError as error:
         return f"cannot reach {address}: {error}"
-    if reason := why_no_tls(address, credentials):
-        return reason
     with credentials.channel(address) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=CONNECT_TIMEOUT_S)
         except grpc.FutureTimeoutError:
-            return (
+            # Not before: who speaks gRPC would have to take the question for garbage.
+            return why_no_tls(address, credentials) or (
                 f"whoever listens at {address} does not speak gRPC: a metrics page, or Redis? "
                 "A router listens at port 30000 unless told otherwise"
             )
