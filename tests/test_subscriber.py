@@ -150,6 +150,7 @@ class Away:
 async def test_a_redis_that_nobody_asks_any_more_is_not_said_to_be_away() -> None:
     link = RedisLink("deltas")
     async with subscribed(Away(), link) as subscriber:
+        await asyncio.sleep(0)  # so that it waits for the first
         subscriber.add("only", Batches())
         await until(lambda: link.away_s > 0)
         subscriber.remove("only")
