@@ -24,6 +24,7 @@ from pydantic_settings import (
 )
 
 from proto.redis_client import checked_redis_url
+from proto.unknown_flags import parse_all
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
@@ -116,6 +117,7 @@ def parse_settings(
     parser = ArgumentParser(
         prog=program,
         usage=f"{program} [--flag VALUE ...]",
+        allow_abbrev=False,
         description=f"{kind.__doc__} Flags go before the environment, and that before defaults.",
         epilog=f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}",
         formatter_class=lambda prog: RawTextHelpFormatter(prog, max_help_position=30),
@@ -132,7 +134,10 @@ def parse_settings(
         context.add_argument(*flags, **options)
 
     source: CliSettingsSource[Any] = CliSettingsSource(
-        kind, root_parser=parser, add_argument_method=add_argument
+        kind,
+        root_parser=parser,
+        add_argument_method=add_argument,
+        parse_args_method=parse_all,
     )
     try:
         return kind(_cli_settings_source=source(args=arguments))
@@ -178,7 +183,9 @@ def _told(problem: ErrorDetails, kind: type[BaseSettings], given: set[str]) -> s
     name = str(problem["loc"][0])
     flag, variable = f"--{name.replace('_', '-')}", _variable(kind, name)
     field = kind.model_fields.get(name)
+    if field is not None and problem["type"] == "missing":
+        return f"{flag} is required: {field.description}"
     secret = field is not None and not field.repr
-    got = "" if secret or problem["type"] == "missing" else f", got {problem['input']!r}"
+    got = "" if secret else f", got {problem['input']!r}"
     source = f" from {variable}" if flag not in given and variable in os.environ else ""
     return f"{flag}: {said}{got}{source}"

@@ -27,7 +27,10 @@ class ReplicaSettings(BaseSettings):
         extra="forbid",
     )
 
-    model: Path = Field(description="GGUF file or Hugging Face directory with safetensors")
+    model: Path = Field(
+        description="GGUF file or Hugging Face directory with safetensors; "
+        '--model "$(prefixlb model)" serves the small one of the demo'
+    )
     model_id: str = Field("", description="name clients ask for; default: the model's own")
     replica_id: str = Field(
         "",

@@ -79,7 +79,7 @@ class Admin(AdminServicer):
         request: admin_pb2.ListReplicasRequest,
         context: aio.ServicerContext[admin_pb2.ListReplicasRequest, admin_pb2.ListReplicasResponse],
     ) -> admin_pb2.ListReplicasResponse:
-        return admin_pb2.ListReplicasResponse(replicas=self._report.statuses())
+        return self._report.listed()
 
     async def Audit(
         self,

@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 
 import grpc
 from grpc import aio
 
+from proto import keys
 from proto.errors import UnknownReplica
 from proto.prefixlb.v1 import admin_pb2
 from proto.prefixlb.v1.admin_pb2 import AuditResponse
 from radix_rs import Router, RouterError
 from router.fleet import Fleet, Member
 from router.mirror import MirrorState, SnapshotFailed, apply_snapshot
+from router.redis_link import RedisLink
 from router.replica_channel import caller_has_gone, failure
+from router.wording import redis_away
 
 AUDIT_TIMEOUT_S = 15.0
 """For one replica; in this time a mirror that is in doubt has taken its snapshot."""
@@ -21,6 +25,9 @@ ASK_AGAIN = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED)
 """Said by a replica that sends as many snapshots as it may."""
 
 PAUSE_S = 0.5
+
+QUIET_S = 2 * keys.LEASE_PERIOD_S
+"""Without even a heartbeat for this long while Redis is away, no batch is waited for."""
 
 SHOWN_HASHES = 100
 SHOWN_NAMES = 16
@@ -31,14 +38,26 @@ class Overtaken(Exception):
     """The snapshot no longer continues to where the mirror is; another one will."""
 
 
+class Unheard(Exception):
+    """The mirror does not come to where the snapshot stands, as no deltas come."""
+
+
 class Auditor:
     """Builds each tree a second time, from a snapshot and the batches after it, and compares."""
 
     def __init__(
-        self, router: Router, fleet: Fleet, *, hash_key: bytes, timeout_s: float = AUDIT_TIMEOUT_S
+        self,
+        router: Router,
+        fleet: Fleet,
+        *,
+        hash_key: bytes,
+        link: RedisLink,
+        timeout_s: float = AUDIT_TIMEOUT_S,
     ) -> None:
+        """`link`: the one by which deltas come."""
         self._router = router
         self._fleet = fleet
+        self._link = link
         self._hash_key = hash_key
         self._timeout_s = timeout_s
         self._one_at_a_time = asyncio.Lock()
@@ -69,6 +88,8 @@ class Auditor:
                             raise
                         why = failure(error)
                         await asyncio.sleep(PAUSE_S)
+        except Unheard as error:
+            why = str(error)
         except TimeoutError:
             why = f"{why}; mirror {member.mirror.state.value} after {self._timeout_s:g} s"
         except (aio.AioRpcError, asyncio.CancelledError, RouterError, SnapshotFailed) as error:
@@ -87,13 +108,13 @@ class Auditor:
         with member.mirror.followed(batches.put_nowait):
             await apply_snapshot(tree, name, member.state.snapshot())
             while not self._level(tree, member):
-                _continue(tree, name, await batches.get())
+                _continue(tree, name, await self._next(batches))
             # The mirror goes on meanwhile: the copy follows to where it was seen.
             known = await asyncio.to_thread(self._router.block_set, name)
             if member.mirror.state is not MirrorState.STREAMING:
                 raise Overtaken("the mirror came into doubt")
             while (at := tree.mirror(name)).seq < known.seq and at.epoch == known.epoch:
-                _continue(tree, name, await batches.get())
+                _continue(tree, name, await self._next(batches))
         if (at.epoch, at.seq) != (known.epoch, known.seq):
             raise Overtaken("the mirror began anew")
         held = await asyncio.to_thread(tree.block_set, name)
@@ -114,6 +135,15 @@ class Auditor:
             extra=extra,
             extra_hashes=extra_hashes,
         )
+
+    async def _next(self, batches: "asyncio.Queue[bytes]") -> bytes:
+        """Raises Unheard once it is in vain to wait."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(QUIET_S):
+                    return await batches.get()
+            if self._link.away_s:
+                raise Unheard(redis_away(self._link.away_s))
 
     def _level(self, tree: Router, member: Member) -> bool:
         """Whether mirror and copy stand at the same place, and the mirror is not in doubt."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from proto.errors import Unavailable, UnknownModel
 from proto.prefixlb.v1.delta_pb2 import Lease
 from radix_rs import Plane, Router, RouterError
+from router.departures import Departures
 from router.health_checks import HealthChecks
 from router.mirror import Mirror
 from router.refusals import Refusals, objection
@@ -67,6 +68,7 @@ class Fleet:
         self._health_checks = HealthChecks(router=router, clock=clock)
         self.members: dict[str, Member] = {}
         self.refusals = Refusals(clock=clock)
+        self.departures = Departures(clock=clock)
         self._at: dict[str, str] = {}
         """Members by address."""
         self._known_models: dict[str, None] = {}
@@ -178,6 +180,7 @@ class Fleet:
             self.refusals.add(lease, "address", str(error))
             return
         self.refusals.lift(lease)
+        self.departures.lift(name)
         self._remember(lease.model)
         mirror = Mirror(name, router=self._router, snapshot=state.snapshot, rng=self._rng)
         tasks = (
@@ -198,6 +201,7 @@ class Fleet:
     def _leave(self, member: Member, why: str) -> None:
         state = member.state
         log.info("replica leaves replica=%s why=%r", state.id, why)
+        self.departures.add(state.lease, why)
         del self.members[state.id]
         del self._at[state.lease.address]
         self._subscriber.remove(state.id)

@@ -1,12 +1,13 @@
 """The fleet as this router sees it, replica by replica, for whoever asks."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from proto.prefixlb.v1 import admin_pb2, delta_pb2
 from radix_rs import Router, RouterError
 from router.fleet import Fleet, Member
 from router.mirror import MirrorState
+from router.redis_link import RedisLink
 from router.replica_state import Liveness
 from router.subscriber import Subscriber
 
@@ -33,12 +34,35 @@ class FleetReport:
         subscriber: Subscriber,
         router: Router,
         *,
+        links: Sequence[RedisLink],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`links`: all uses that this router makes of Redis."""
+        self._links = links
         self._fleet = fleet
         self._subscriber = subscriber
         self._router = router
         self._clock = clock
+
+    def listed(self) -> admin_pb2.ListReplicasResponse:
+        """The whole fleet, who has just left it, and whether Redis answers."""
+        return admin_pb2.ListReplicasResponse(
+            replicas=self.statuses(),
+            redis_away_s=self.redis_away_s(),
+            departures=[
+                admin_pb2.Departure(
+                    replica_id=each.lease.replica_id,
+                    address=each.lease.address,
+                    why=each.why,
+                    ago_s=ago_s,
+                )
+                for each, ago_s in self._fleet.departures
+            ],
+        )
+
+    def redis_away_s(self) -> float:
+        """For how long Redis has not answered; 0 if it does, or nobody asks it."""
+        return max(link.away_s for link in self._links)
 
     def statuses(self) -> list[admin_pb2.ReplicaStatus]:
         """By id, the refused ones too."""

@@ -234,14 +234,14 @@ def _build(
     )
     leased = Leases(router, expired=metrics.expired_leases.inc)
     metrics.leased_picks.set_function(lambda: len(leased))
-    report = FleetReport(fleet, subscriber, router)
+    report = FleetReport(fleet, subscriber, router, links=links)
     admin = Admin(
         router=router,
         fleet=fleet,
         report=report,
         prompts=prompts,
         admission=admission,
-        auditor=Auditor(router, fleet, hash_key=hash_key),
+        auditor=Auditor(router, fleet, hash_key=hash_key, link=deltas),
         leases=leased,
     )
     server.add(Desk(server.plane, fleet=fleet, prompts=prompts), admin, health)

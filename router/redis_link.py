@@ -28,6 +28,8 @@ class RedisLink:
         """What is there but cannot be read, and why; the rest is used without it."""
         self._clock = clock
         self._told: bool | None = None
+        self._failed_s: float | None = None
+        """When the first of the failures came that no answer has followed."""
         self._told_aside: dict[str, float] = {}
         """When each thing that was told to be set aside was so last."""
 
@@ -36,9 +38,15 @@ class RedisLink:
         """Nobody reads deltas where there is no replica."""
         return self._told is not None
 
+    @property
+    def away_s(self) -> float:
+        """For how long every command has failed; 0 if the last one did not."""
+        return 0.0 if self._failed_s is None else self._clock() - self._failed_s
+
     def answered(self) -> None:
         """A command succeeded."""
         self.up = True
+        self._failed_s = None
         if self._told is not True:
             log.info("redis answers link=%s", self.name)
             self._told = True
@@ -47,10 +55,16 @@ class RedisLink:
         """A command failed; the last view of things stands until one succeeds."""
         self.up = False
         self.errors += 1
+        if self._failed_s is None:
+            self._failed_s = self._clock()
         if self._told is not False:
             name = type(error).__name__
             log.warning("redis is away link=%s why=%r", self.name, f"{name}: {error}")
             self._told = False
+
+    def rests(self) -> None:
+        """Nobody asks now; how the last command ended says nothing any more."""
+        self._failed_s = None
 
     def sets_aside(self, bad: Mapping[str, str]) -> None:
         """All that cannot be read now; each is told once, and no more than MAX_TOLD."""

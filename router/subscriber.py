@@ -164,6 +164,8 @@ class Subscriber:
 
     async def _wait_for_streams(self) -> None:
         """Until one is added; those that are there are bad, or were added during a look at ends."""
+        if not self._streams:
+            self._link.rests()
         with suppress(TimeoutError):
             async with asyncio.timeout(BLOCK_S if self._streams else None):
                 await self._changed.wait()

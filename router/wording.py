@@ -9,12 +9,44 @@ from proto.enum_names import short_name
 from proto.prefixlb.v1.admin_pb2 import (
     BreakerState,
     Candidate,
+    Departure,
     ExplainResponse,
+    ListReplicasResponse,
     PickReason,
     ReplicaStatus,
 )
 
-EMPTY_FLEET = "no replica is in the fleet yet"
+EMPTY_FLEET = "no replica is in the fleet"
+
+
+def fleet_notes(listed: ListReplicasResponse) -> list[str]:
+    """What is to be said of a fleet beside its replicas, a line each."""
+    if any(not each.refusal for each in listed.replicas):
+        notes = [f"{_left(each)}: {each.why}" for each in listed.departures]
+    else:
+        left = ", ".join(f"{_left(each)} ({each.why})" for each in listed.departures)
+        notes = [f"{EMPTY_FLEET}; {left}" if left else EMPTY_FLEET]
+    if listed.redis_away_s:
+        notes.append(redis_away(listed.redis_away_s))
+    return notes
+
+
+def _left(departure: Departure) -> str:
+    return f"{departure.replica_id} left {departure.ago_s:.0f} s ago"
+
+
+def redis_away(away_s: float) -> str:
+    """That it is, and what follows."""
+    return f"Redis has been away for {away_s:.0f} s: mirrors get no deltas"
+
+
+def fleet_as_dict(listed: ListReplicasResponse) -> dict[str, Any]:
+    """What scripts are told of a fleet beside its replicas; names as in admin.proto."""
+    named = ("replica_id", "address", "why", "ago_s")
+    return {
+        "redis_away_s": listed.redis_away_s,
+        "departures": [{name: getattr(d, name) for name in named} for d in listed.departures],
+    }
 
 
 def replica_state(status: ReplicaStatus) -> str:

@@ -60,6 +60,8 @@ class FakeRouter(InferenceServicer, AdminServicer, ReplicaServicer):
             live=True,
         )
         self.others: list[admin_pb2.ReplicaStatus] = []
+        self.departures: list[admin_pb2.Departure] = []
+        self.redis_away_s = 0.0
         self.audited: list[admin_pb2.AuditResponse] = []
         self.info = replica_pb2.InfoResponse(lease=lease, load=load, count=3, digest=77)
 
@@ -98,7 +100,11 @@ class FakeRouter(InferenceServicer, AdminServicer, ReplicaServicer):
     async def ListReplicas(
         self, request: admin_pb2.ListReplicasRequest, context: Any
     ) -> admin_pb2.ListReplicasResponse:
-        return admin_pb2.ListReplicasResponse(replicas=[*self.others, self.status])
+        return admin_pb2.ListReplicasResponse(
+            replicas=[*self.others, self.status],
+            departures=self.departures,
+            redis_away_s=self.redis_away_s,
+        )
 
     async def Audit(
         self, request: admin_pb2.AuditRequest, context: Any

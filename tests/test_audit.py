@@ -13,6 +13,7 @@ from proto.prefixlb.v1.admin_pb2 import AuditRequest, AuditResponse
 from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent, Stored
 from radix_rs import HASH_VERSION, BlockSet, Router
 from router.auditor import SHOWN_HASHES, Auditor
+from router.redis_link import RedisLink
 from tests.fake_replica import FakeReplica, replicas
 from tests.live_router import LiveRouter, live_router, prompt_of
 from tests.twins import hash_key
@@ -86,7 +87,12 @@ async def test_blocks_that_digest_and_count_hide_are_listed(redis_url: str, lost
         await r0.store(prompt_of(4 * (SHOWN_HASHES + 10)))
         await router.synced(r0)
         wrong = Forgetful(router.parts.router, lost, made_up=77)
-        auditor = Auditor(wrong, router.parts.fleet, hash_key=hash_key(b""))  # type: ignore[arg-type]
+        auditor = Auditor(
+            wrong,  # type: ignore[arg-type]
+            router.parts.fleet,
+            hash_key=hash_key(b""),
+            link=RedisLink("deltas"),
+        )
         [found] = [each async for each in auditor.audit(["r0"])]
         assert found.outcome == admin_pb2.AUDIT_OUTCOME_DIFFERENT
         assert (found.missing, found.extra, list(found.extra_hashes)) == (lost, 1, [77])

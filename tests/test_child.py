@@ -129,7 +129,9 @@ def test_obituary_tells_how_it_ended_and_its_last_words(children: Children) -> N
     child = children.python("import sys; print('no model here'); sys.exit(3)")
     child.start()
     child.wait(10)
-    assert "exit code 3" in child.obituary() and child.obituary().endswith("no model here")
+    assert child.ending() == "child ended (exit code 3)"
+    assert child.obituary().startswith(child.ending())
+    assert child.obituary().endswith("no model here")
     killed = children.python(POLITE)
     killed.start()
     killed.kill()

@@ -17,12 +17,13 @@ from grpc import aio
 from prometheus_client import CollectorRegistry
 
 from proto.metrics_page import metrics_page
-from proto.prefixlb.v1.admin_pb2 import ReplicaStatus
+from proto.prefixlb.v1.admin_pb2 import Departure, ListReplicasResponse, ReplicaStatus
 from proto.prefixlb.v1.delta_pb2 import Lease
 from router.cli import launch, top
 from router.cli.command_line import COMMANDS
-from router.cli.fleet_view import ReplicaView
+from router.cli.fleet_view import FleetView, ReplicaView
 from router.cli.redis_server import NoRedisServer, find_redis_server
+from router.wording import fleet_notes
 from tests.fake_router import FakeRouter, fake_router
 from tests.ports import free_port
 
@@ -114,6 +115,53 @@ async def test_status_says_below_why_a_replica_is_not_used(router: FakeRouter) -
     )
 
 
+LEFT = Departure(replica_id="replica-2", address="h:1", why="its lease ended", ago_s=8.4)
+NOTES = [
+    "replica-2 left 8 s ago: its lease ended",
+    "Redis has been away for 12 s: mirrors get no deltas",
+]
+
+
+async def test_status_and_top_say_below_who_left_and_that_redis_is_away(
+    router: FakeRouter,
+) -> None:
+    router.departures, router.redis_away_s = [LEFT], 12.0
+    done = await prefixlb("status", router=router.address)
+    assert [line.rstrip() for line in done.out.splitlines()[-2:]] == NOTES
+    said = json.loads((await prefixlb("status", "--json", router=router.address)).out)
+    async with watching(router, "top") as output:
+        await line_with(output, "replica-1")
+        assert [(await output.readline()).decode().rstrip() for _ in NOTES] == NOTES
+    async with watching(router, "top", "--json") as output:
+        shown = json.loads(await output.readline())
+    for each in (said, shown):
+        assert each["redis_away_s"] == 12.0
+        assert each["departures"] == [
+            {"replica_id": "replica-2", "address": "h:1", "why": "its lease ended", "ago_s": 8.4}
+        ]
+
+
+@pytest.mark.parametrize(
+    ("listed", "notes"),
+    [
+        (ListReplicasResponse(), ["no replica is in the fleet"]),
+        (
+            ListReplicasResponse(departures=[LEFT]),
+            ["no replica is in the fleet; replica-2 left 8 s ago (its lease ended)"],
+        ),
+        (
+            ListReplicasResponse(replicas=[ReplicaStatus(refusal="id: taken")], redis_away_s=12),
+            ["no replica is in the fleet", NOTES[1]],
+        ),
+        (ListReplicasResponse(replicas=[ReplicaStatus()]), []),
+    ],
+)
+def test_a_fleet_that_nobody_is_in_is_said_to_be_so_and_who_left(
+    listed: ListReplicasResponse, notes: list[str]
+) -> None:
+    assert fleet_notes(listed) == notes
+
+
 async def test_status_tells_a_mirror_that_lags_from_one_that_equals(router: FakeRouter) -> None:
     digest = router.status.digest
     router.status.seq, router.status.digest = 7, digest + 1
@@ -145,9 +193,36 @@ async def test_a_refused_request_is_one_line_without_advice_to_start_a_cluster(
     assert (done.code, done.err) == (1, "error: 1024 requests in flight\n")
 
 
-async def test_wrong_usage_ends_with_two_and_names_the_argument() -> None:
-    done = await prefixlb("status", "--colour")
-    assert done.code == 2 and "--colour" in done.err
+@pytest.mark.parametrize(
+    ("command", "usage", "complaint"),
+    [
+        (["status", "--colour"], "status", "unrecognized arguments: --colour"),
+        (["staus"], "", "unknown command 'staus'; did you mean status?"),
+        (["serve"], "", "unknown command 'serve', expected one of up, demo, generate, chat, "),
+        (
+            ["up", "--replica", "3"],
+            "up",
+            "unrecognized arguments: --replica 3; did you mean --replicas?",
+        ),
+        (
+            ["generate", "--max-token=3", "hi"],
+            "generate",
+            "unrecognized arguments: --max-token=3; did you mean --max-tokens?",
+        ),
+        (
+            ["router", "--max-inflite", "3"],
+            "router",
+            "unrecognized arguments: --max-inflite 3; did you mean --max-inflight?",
+        ),
+    ],
+)
+async def test_what_is_not_known_is_named_with_the_usage_and_what_was_perhaps_meant(
+    command: list[str], usage: str, complaint: str
+) -> None:
+    done = await prefixlb(*command)
+    assert done.code == 2
+    assert done.err.startswith(f"usage: prefixlb {usage}".rstrip())
+    assert done.err.splitlines()[-1].partition(": error: ")[2].startswith(complaint)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +256,7 @@ async def test_up_at_a_taken_port_names_it_and_starts_nothing(router: FakeRouter
         (["--router", "h:notaport"], "--router: expected HOST:PORT with a port from 1 to 65535"),
         (["--router", "h:0"], "with a port from 1 to 65535, got 'h:0'"),
         (["--router", "h:70000"], "with a port from 1 to 65535, got 'h:70000'"),
-        (["--router", "h"], "expected HOST:PORT"),
+        (["--router", "h"], "expected HOST:PORT, the port is missing in 'h'"),
         (["--router", "::1:30000"], "an IPv6 address in brackets"),
         (["--seed", "-5"], "--seed: expected at least 0, got -5"),
         (["--max-tokens", "-3"], "--max-tokens: expected at least 1, got -3"),
@@ -379,12 +454,13 @@ async def test_top_in_json_is_an_object_a_line_sorted_by_replica(router: FakeRou
 
 
 def test_totals_that_begin_anew_are_what_came_since() -> None:
-    def fleet(prompt: int, delivered: int) -> list[ReplicaView]:
-        status = ReplicaStatus(prompt_tokens=prompt, delivered_tokens=delivered)
-        return [ReplicaView(status, None)]
+    def fleet(*tokens: tuple[int, int]) -> FleetView:
+        statuses = [ReplicaStatus(prompt_tokens=p, delivered_tokens=d) for p, d in tokens]
+        return FleetView(ListReplicasResponse(), [ReplicaView(each, None) for each in statuses])
 
-    frames = top.rows(iter((fleet(500, 100), fleet(80, 20), [], fleet(90, 20), fleet(90, 20))))
-    since = [[(row.last_prompt, row.last_delivered) for row in frame] for frame in frames]
+    seen = (fleet((500, 100)), fleet((80, 20)), fleet(), fleet((90, 20)), fleet((90, 20)))
+    frames = top.frames(iter(seen))
+    since = [[(row.last_prompt, row.last_delivered) for row in frame.rows] for frame in frames]
     assert since == [[(0, 0)], [(80, 20)], [], [(0, 0)], [(0, 0)]]
 
 

@@ -84,6 +84,20 @@ async def test_audit_of_a_mirror_that_differs_fails_and_says_where() -> None:
     assert different["extra_hashes"] == ["ffffffffffffffff", "0000000000000007"]
 
 
+async def test_audit_shows_no_figures_where_nothing_was_compared_and_whom_it_misses() -> None:
+    async with fake_router() as router:
+        router.audited = [
+            admin_pb2.AuditResponse(
+                replica_id="r0", outcome=admin_pb2.AUDIT_OUTCOME_UNDECIDED, detail="no answer"
+            )
+        ]
+        router.departures = [admin_pb2.Departure(replica_id="r1", why="it is silent", ago_s=3)]
+        done = await prefixlb("audit", router=router.address)
+    row, left = done.out.splitlines()[-2:]
+    assert row.split() == ["r0", "undecided", *6 * "-", "no", "answer"]
+    assert (done.code, left.rstrip()) == (1, "r1 left 3 s ago: it is silent")
+
+
 async def test_audit_of_an_unknown_replica_fails_and_names_those_there_are(
     router: LiveRouter,
 ) -> None:

@@ -135,6 +135,12 @@ def test_second_cluster_at_a_taken_port_does_not_take_the_first_for_its_own(
     assert serves(cluster.router.address)
 
 
+def test_the_routers_page_is_where_it_is_told_to_be(tmp_path: Path) -> None:
+    cluster = LocalCluster(model=tmp_path, state_dir=tmp_path, metrics_port=29000)
+    assert cluster.router.metrics_url == "http://127.0.0.1:29000/metrics"
+    assert cluster.status_page_url == "http://127.0.0.1:29000/ui"
+
+
 def test_cluster_that_cannot_start_says_why_and_leaves_no_process(tmp_path: Path) -> None:
     broken = LocalCluster(model=tmp_path / "no-such-model", state_dir=tmp_path)
     with pytest.raises(ClusterError, match="no-such-model"), broken:
@@ -162,10 +168,11 @@ def test_up_starts_the_dead_once_more_and_ends_all_on_ctrl_c(tiny: Path, tmp_pat
         assert pid
         os.kill(int(pid[1]), signal.SIGKILL)
         eventually(lambda: "replica-1 ended (SIGKILL)" in (tmp_path / "err").read_text())
-        eventually(lambda: "replica-1 is started again" in (tmp_path / "out").read_text())
+        eventually(lambda: "replica-1 is started again, as pid " in (tmp_path / "out").read_text())
         (anew,) = {child.pid for child in psutil.Process(up.pid).children()} - {
             child.pid for child in children
         }
+        assert f"as pid {anew}\n" in (tmp_path / "out").read_text()
         os.kill(anew, signal.SIGKILL)
         eventually(lambda: "replica-1 ended twice in a row" in (tmp_path / "err").read_text())
         up.send_signal(signal.SIGINT)

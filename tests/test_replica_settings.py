@@ -23,7 +23,7 @@ def test_flags_go_before_the_environment_and_both_before_defaults(
 @pytest.mark.parametrize(
     ("flags", "complaints"),
     [
-        ([], ["--model: Field required"]),
+        ([], ['safetensors; --model "$(prefixlb model)" serves the small one of the demo']),
         (
             ["--model", "x", "--slots", "0", "--port", "many"],
             ["--port: Input should be a valid integer", "--slots: Input should be greater"],

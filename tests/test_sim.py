@@ -59,10 +59,23 @@ def test_a_line_may_say_the_size_of_its_blocks(tmp_path: Path) -> None:
         trace_file.read(trace(tmp_path, LINE, lines[0]), 512)
 
 
+def test_a_size_of_blocks_that_the_trace_contradicts_is_refused_with_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = trace(tmp_path, {**LINE, "block_size": 300})
+    command = ["sim", "--trace", str(path), "--policy", "random", "--block-size"]
+    assert run([*command, "512"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"--block-size 512: {path} says itself that its blocks have 300 tokens" in said
+    assert run([*command, "300"]) == run(command[:-1]) == 0
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("nonsense", "expected a JSON object"),
+        ("nonsense", "expected a JSON object (Expecting value at character 1)"),
+        ('{"timestamp": 0', "expected a JSON object (Expecting ',' delimiter at character 16)"),
+        ("9" * 5000, "expected a JSON object (Exceeds the limit"),
         ([1], "expected a JSON object, got [1]"),
         ({**LINE, "timestamp": None}, "timestamp: expected milliseconds from 0 on, got nothing"),
         ({**LINE, "timestamp": True}, "timestamp: expected milliseconds"),
@@ -100,7 +113,7 @@ def test_a_request_that_contradicts_itself_or_others_is_named(
 
 
 def test_a_missing_or_empty_trace_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="cannot read the trace"):
+    with pytest.raises(InvalidRequest, match=r"cannot read the trace .*/none: No such file"):
         trace_file.read(tmp_path / "none", 512)
     with pytest.raises(InvalidRequest, match="has no requests"):
         trace_file.read(trace(tmp_path, ""), 512)
@@ -241,6 +254,14 @@ def test_hash_log_names_the_request_it_cannot_read(line: str, expected: str) -> 
     with pytest.raises(InvalidRequest) as error:
         list(hashed([line], 16, bytes(16)))
     assert expected in str(error.value)
+
+
+def test_hash_log_of_nothing_says_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "router.cli", "hash-log"], input="\n", capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: stdin has no requests, expected a JSON object a line\n"
 
 
 class Fixed:

@@ -140,6 +140,23 @@ async def test_nothing_is_asked_while_there_are_no_streams(redis_url: str) -> No
         await until(lambda: second.ready)
 
 
+class Away:
+    """A Redis that nobody reaches."""
+
+    async def xrevrange(self, key: str, count: int) -> None:
+        raise OSError("nobody is there")
+
+
+async def test_a_redis_that_nobody_asks_any_more_is_not_said_to_be_away() -> None:
+    link = RedisLink("deltas")
+    async with subscribed(Away(), link) as subscriber:
+        await asyncio.sleep(0)  # so that it waits for the first
+        subscriber.add("only", Batches())
+        await until(lambda: link.away_s > 0)
+        subscriber.remove("only")
+        await until(lambda: link.away_s == 0, 3.0)
+
+
 async def test_a_key_of_another_type_is_set_aside_and_the_others_are_read(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

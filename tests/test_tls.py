@@ -257,7 +257,7 @@ async def test_the_command_says_in_words_what_is_wrong_with_tls(
                 "does not take the certificate in .*stranger.pem",
             ),
             ((*good, "--tls-server-name", "elsewhere"), "is another name's"),
-            (good, "no replica is in the fleet yet"),
+            (good, "no replica is in the fleet"),
         ):
             told = await said(router, *flags)
             assert re.search(words, told), told

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, Route, expect
 
+from proto.prefixlb.v1.delta_pb2 import Lease
 from tests.chromium import CONTRASTS, opened
 from tests.fake_replica import FakeReplica, replicas
 from tests.live_router import LiveRouter, live_router, prompt_of, until
@@ -225,7 +226,10 @@ async def test_all_is_readable_by_day_by_night_and_on_a_phone(
 
 
 async def test_a_hostile_name_is_text_wherever_it_is_shown(redis_url: str) -> None:
-    async with a_fleet_at_work(redis_url) as (_, url, _), opened(url) as page:
+    async with a_fleet_at_work(redis_url) as (router, url, _), opened(url) as page:
+        router.parts.fleet.departures.add(Lease(replica_id=f"{HOSTILE}9"), "its lease ended")
+        left = page.locator("#fleet-notes").filter(has_text=f"{HOSTILE}9 left ")
+        await expect(left).to_be_visible(timeout=2 * PERIOD_MS)
         await expect(page.locator("#fleet tbody b").filter(has_text=HOSTILE)).to_be_visible()
         await page.get_by_label("Replica", exact=True).select_option(HOSTILE)
         await expect(page.locator("#tree-size")).to_contain_text("10 blocks of 4 tokens")

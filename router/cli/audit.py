@@ -8,11 +8,16 @@ from rich.table import Table
 
 from proto.enum_names import short_name
 from proto.errors import from_status
-from proto.prefixlb.v1.admin_pb2 import AuditOutcome, AuditRequest, AuditResponse
+from proto.prefixlb.v1.admin_pb2 import (
+    AuditOutcome,
+    AuditRequest,
+    AuditResponse,
+    ListReplicasRequest,
+)
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from router.cli import console
 from router.cli.request_flags import add_router_flag, credentials
-from router.wording import EMPTY_FLEET
+from router.wording import fleet_notes
 
 EXAMPLES = """examples:
   prefixlb audit
@@ -44,12 +49,14 @@ def run(args: argparse.Namespace) -> int:
     request = AuditRequest(replica_ids=args.replicas)
     status = console.stderr().status("comparing trees block by block ...")
     with mine.channel(args.router) as channel, from_status(), status:
-        for each in AdminStub(channel).Audit(request, metadata=mine.metadata):
+        admin = AdminStub(channel)
+        for each in admin.Audit(request, metadata=mine.metadata):
             audited.append(each)
             if args.json:
                 print(json.dumps(as_dict(each)), flush=True)
+        listed = admin.ListReplicas(ListReplicasRequest(), metadata=mine.metadata)
     if not args.json:
-        console.stdout().print(audit_table(audited) if audited else EMPTY_FLEET)
+        console.stdout().print(console.noted(audit_table(audited), fleet_notes(listed)))
     return 0 if audited and all(outcome(each) == "equal" for each in audited) else 1
 
 
@@ -70,13 +77,11 @@ def audit_table(audited: list[AuditResponse]) -> Table:
         ),
     )
     for each in audited:
-        table.add_row(
-            each.replica_id,
-            outcome(each),
-            *(str(n) for n in (each.seq, each.tree_blocks, each.mirror_blocks)),
-            *(str(n) for n in (each.forgotten, each.missing, each.extra)),
-            each.detail or _first_hashes(each),
-        )
+        blocks = (each.tree_blocks, each.mirror_blocks, each.forgotten, each.missing, each.extra)
+        figures = [str(figure) for figure in (each.seq, *blocks)]
+        if outcome(each) == "undecided":  # nothing was compared
+            figures = ["-"] * len(figures)
+        table.add_row(each.replica_id, outcome(each), *figures, each.detail or _first_hashes(each))
     return table
 
 

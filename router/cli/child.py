@@ -116,8 +116,16 @@ class Child:
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
 
-    def obituary(self) -> str:
-        """What to tell a person when it ended by itself."""
+    def ending(self) -> str:
+        """That it ended, and how."""
         code = self.exit_code
         how = f"exit code {code}" if code is None or code >= 0 else signal.Signals(-code).name
-        return f"{self.name} ended ({how}); its last lines in {self.log}:\n{self.last_lines()}"
+        return f"{self.name} ended ({how})"
+
+    def last_words(self) -> str:
+        """The end of its log, and where that is."""
+        return f"its last lines in {self.log}:\n{self.last_lines()}"
+
+    def obituary(self) -> str:
+        """What to tell a person when it ended by itself."""
+        return f"{self.ending()}; {self.last_words()}"

@@ -43,6 +43,7 @@ class LocalCluster:
         replicas: int = 2,
         policy: str = "cost",
         port: int | None = None,
+        metrics_port: int | None = None,
         replica_flags: Sequence[str] = (),
         router_flags: Sequence[str] = (),
         start_timeout_s: float = 120.0,
@@ -50,7 +51,7 @@ class LocalCluster:
             lambda what, waited_s: None
         ),
     ) -> None:
-        """`state_dir` gets logs and the cluster's secret; `port` is the router's, None: a free one.
+        """`state_dir` gets logs and the cluster's secret; ports are the router's, None: a free one.
 
         Each wait enters `waiting()` and calls what that gives with what is being waited for and
         the seconds so far.
@@ -73,8 +74,8 @@ class LocalCluster:
             self._replica(f"replica-{index}", next(ports), next(ports), replicas, replica_flags)
             for index in range(replicas)
         ]
-        free, self._router_metrics_port = next(ports), next(ports)
-        self._router_port = port or free
+        self._router_port = port or next(ports)
+        self._router_metrics_port = metrics_port or next(ports)
         self._router_flags = router_flags
         self.router = self._router(policy)
 

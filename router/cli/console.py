@@ -1,13 +1,14 @@
 """What subcommands print with: colours, tables and bars in a terminal, plain lines in a pipe."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
+from rich.text import Text
 
 PIPED_WIDTH = 200
 """Columns of output nobody looks at directly; wide enough that no table is cut."""
@@ -80,6 +81,11 @@ def table(console: Console, *columns: str, title: str | None = None) -> Table:
             overflow="fold",
         )
     return made
+
+
+def noted(table: Table, notes: Iterable[str]) -> Group:
+    """A table, unless it is empty, and below it what there is to say."""
+    return Group(*([table] if table.row_count else []), *map(Text, notes))
 
 
 @contextlib.contextmanager

@@ -61,9 +61,11 @@ def part(text: str) -> float:
 
 def address(text: str) -> str:
     """HOST:PORT, as gRPC takes it."""
-    host, _, port = text.rpartition(":")
+    host, colon, port = text.rpartition(":")
     if "/" in text:
         problem = "no scheme and no path"
+    elif not colon:
+        raise ArgumentTypeError(f"expected HOST:PORT, the port is missing in {text!r}")
     elif not host or (":" in host and not host.startswith("[")):
         problem = "an IPv6 address in brackets"
     elif not (port.isascii() and port.isdigit() and 1 <= int(port) <= MAX_PORT):

@@ -10,7 +10,12 @@ import grpc
 from proto.credentials import IN_CLEAR, Credentials
 from proto.enum_names import short_name
 from proto.errors import from_status
-from proto.prefixlb.v1.admin_pb2 import ListReplicasRequest, MirrorState, ReplicaStatus
+from proto.prefixlb.v1.admin_pb2 import (
+    ListReplicasRequest,
+    ListReplicasResponse,
+    MirrorState,
+    ReplicaStatus,
+)
 from proto.prefixlb.v1.admin_pb2_grpc import AdminStub
 from proto.prefixlb.v1.replica_pb2 import InfoRequest, InfoResponse
 from proto.prefixlb.v1.replica_pb2_grpc import ReplicaStub
@@ -68,10 +73,19 @@ class ReplicaView:
         return f"{name}, {behind} behind" if behind > 0 else name
 
 
-def view_fleet(
+@dataclass(frozen=True)
+class FleetView:
+    """All of a router's replicas, and what it says of the fleet beside them."""
+
+    listed: ListReplicasResponse
+    replicas: list[ReplicaView]
+    """By id and address."""
+
+
+def read_fleet(
     router_address: str, credentials: Credentials = IN_CLEAR, *, timeout_s: float = 5.0
-) -> list[ReplicaView]:
-    """All replicas the router knows, by id and address, each asked at the same time.
+) -> FleetView:
+    """The fleet of a router, each replica asked at the same time.
 
     They are asked as the router is, in clear or over TLS by the same authorities, but without its
     token and for a certificate of their own address. Raises an LBError if the router does not
@@ -87,7 +101,12 @@ def view_fleet(
         infos = asking.map(
             partial(replica_info, credentials=own), [status.lease.address for status in statuses]
         )
-        return list(map(ReplicaView, statuses, infos))
+        return FleetView(listed, list(map(ReplicaView, statuses, infos)))
+
+
+def view_fleet(router_address: str, credentials: Credentials = IN_CLEAR) -> list[ReplicaView]:
+    """The replicas of `read_fleet` alone."""
+    return read_fleet(router_address, credentials).replicas
 
 
 def replica_info(

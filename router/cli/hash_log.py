@@ -13,6 +13,7 @@ from proto.secret import read_hash_secret
 from radix_rs import chain_hashes, derive_hash_key
 from router.cli import piped_input
 from router.cli.flag_types import whole
+from router.cli.json_line import json_object
 
 EXAMPLES = """examples:
   prefixlb hash-log < prompts.jsonl > log.jsonl && prefixlb sim --trace log.jsonl
@@ -53,8 +54,11 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
     hash_key = derive_hash_key(secret or secrets.token_bytes(32))
+    line = None
     for line in hashed(piped_input.lines(), args.block_size, hash_key):
         print(json.dumps(line))
+    if line is None:
+        raise InvalidRequest("stdin has no requests, expected a JSON object a line")
     return 0
 
 
@@ -62,11 +66,8 @@ def hashed(lines: Iterable[str], block_size: int, hash_key: bytes) -> Iterator[d
     """Each line as `prefixlb sim` reads it."""
     for number, text in enumerate(lines, start=1):
         place = f"request {number}"
-        try:
-            line = json.loads(text)
-        except ValueError as error:
-            raise InvalidRequest(f"{place}: expected a JSON object, got {error}") from None
-        if not isinstance(line, dict) or "timestamp" not in line:
+        line = json_object(text, place)
+        if "timestamp" not in line:
             raise InvalidRequest(
                 f'{place}: expected a JSON object with "timestamp" and "token_ids"'
             )

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from proto.enum_names import short_name
 from proto.prefixlb.v1.admin_pb2 import BreakerState
 from router.cli import console, refresh
-from router.cli.fleet_view import ReplicaView, view_fleet
+from router.cli.fleet_view import FleetView, ReplicaView, read_fleet
 from router.cli.request_flags import add_router_flag, credentials
-from router.wording import EMPTY_FLEET
+from router.wording import fleet_as_dict, fleet_notes
 
 EXAMPLES = """examples:
   prefixlb status --watch
@@ -46,12 +45,13 @@ WIDE = 110
 
 def run(args: argparse.Namespace) -> int:
     """Print it once, or again and again."""
-    read = partial(view_fleet, args.router, credentials(args))
+    read = partial(read_fleet, args.router, credentials(args))
     fleets = refresh.each_second(read) if args.watch else iter((read(),))
     if args.json:
-        for views in fleets:
-            replicas = [as_dict(view) for view in views]
-            print(json.dumps({"router": args.router, "replicas": replicas}), flush=True)
+        for fleet in fleets:
+            replicas = [as_dict(view) for view in fleet.replicas]
+            shown = {"router": args.router, "replicas": replicas, **fleet_as_dict(fleet.listed)}
+            print(json.dumps(shown), flush=True)
     elif args.watch:
         refresh.show(map(fleet_report, fleets))
     else:
@@ -59,16 +59,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def fleet_report(views: Sequence[ReplicaView]) -> RenderableType:
-    """A row a replica, and below why some are not used."""
-    if not views:
-        return EMPTY_FLEET
+def fleet_report(fleet: FleetView) -> RenderableType:
+    """A row a replica, and below why some are not used, who left, and whether Redis is away."""
     refused = [
         f"{view.replica_id} at {view.status.lease.address} is refused: {view.status.refusal}"
-        for view in views
+        for view in fleet.replicas
         if view.status.refusal
     ]
-    return Group(fleet_table(views), *map(Text, refused))
+    return console.noted(fleet_table(fleet.replicas), [*refused, *fleet_notes(fleet.listed)])
 
 
 def fleet_table(views: Sequence[ReplicaView]) -> Table:

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from rich.console import RenderableType
 from rich.table import Table
 
+from proto.prefixlb.v1.admin_pb2 import ListReplicasResponse
 from router.cli import console, refresh
-from router.cli.fleet_view import ReplicaView, view_fleet
+from router.cli.fleet_view import FleetView, ReplicaView, read_fleet
 from router.cli.request_flags import add_router_flag, credentials
+from router.wording import fleet_as_dict, fleet_notes
 
 EXAMPLES = """examples:
   prefixlb top
@@ -44,24 +47,35 @@ class Row:
     """Prompt tokens of requests completed in that time, and how many of them were cached."""
 
 
+@dataclass(frozen=True)
+class Frame:
+    """The fleet at one time."""
+
+    rows: Sequence[Row]
+    listed: ListReplicasResponse
+
+
 def run(args: argparse.Namespace) -> int:
     """Print until Ctrl-C."""
-    frames = rows(refresh.each_second(partial(view_fleet, args.router, credentials(args))))
+    fleets = refresh.each_second(partial(read_fleet, args.router, credentials(args)))
     if args.json:
-        for frame in frames:
-            shown = {"router": args.router, "replicas": [as_dict(row) for row in frame]}
+        for frame in frames(fleets):
+            replicas = [as_dict(row) for row in frame.rows]
+            shown = {"router": args.router, "replicas": replicas, **fleet_as_dict(frame.listed)}
             print(json.dumps(shown), flush=True)
     else:
-        refresh.show(map(table, frames))
+        refresh.show(map(report, frames(fleets)))
     return 0
 
 
-def rows(fleets: Iterator[Sequence[ReplicaView]]) -> Iterator[list[Row]]:
+def frames(fleets: Iterator[FleetView]) -> Iterator[Frame]:
     """What changed from each fleet to the next."""
     before: dict[tuple[str, str], tuple[int, int]] = {}
-    for views in fleets:
+    for fleet in fleets:
+        views = fleet.replicas
         now = {_identity(view): _tokens(view) for view in views}
-        yield [Row(view, *_since(before.get(_identity(view)), _tokens(view))) for view in views]
+        rows = [Row(view, *_since(before.get(_identity(view)), _tokens(view))) for view in views]
+        yield Frame(rows, fleet.listed)
         before = now
 
 
@@ -81,14 +95,19 @@ def _since(before: tuple[int, int] | None, now: tuple[int, int]) -> tuple[int, i
     return now if prompt < 0 or delivered < 0 else (prompt, delivered)
 
 
-def table(frame: Sequence[Row]) -> Table:
+def report(frame: Frame) -> RenderableType:
+    """The rows, and below who left and whether Redis is away."""
+    return console.noted(table(frame.rows), fleet_notes(frame.listed))
+
+
+def table(rows: Sequence[Row]) -> Table:
     """One row a replica; hits are shares of prompt tokens, pending are prompt tokens to compute."""
     made = console.table(
         console.stdout(),
         *("replica", "state", "mirror", ">blocks", ">hits, last", ">hits, all", ">in flight"),
         *(">running", ">waiting", ">pending", ">lag ms"),
     )
-    for row in frame:
+    for row in rows:
         status = row.view.status
         made.add_row(
             row.view.replica_id,

@@ -14,11 +14,13 @@ from router.cli.log_dir import LogDir, log_dir
 from router.cli.model import fetch_model
 from router.cli.redis_server import is_free
 from router.cli.signals import end_in_order
-from router.settings import POLICIES
+from router.settings import POLICIES, RouterSettings
 
 WATCH_PERIOD_S = 0.2
 SHORTEST_LIFE_S = 10.0
 """Who ends sooner would end again."""
+
+METRICS_PORT: int = RouterSettings.model_fields["metrics_port"].default
 
 EXAMPLES = """examples:
   prefixlb up --replicas 3
@@ -68,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
             f"port {args.port} of {HOST} is taken, perhaps by another cluster: "
             "choose one with --port"
         )
+    has_usual = args.port != METRICS_PORT and is_free(METRICS_PORT, HOST)
     model = args.model or fetch_model()
     out.print(f"starting Redis, {args.replicas} replicas and a router ...")
     with log_dir() as logs:
@@ -77,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
             replicas=args.replicas,
             policy=args.policy,
             port=args.port,
+            metrics_port=METRICS_PORT if has_usual else None,
             replica_flags=["--slots", str(args.slots)],
             waiting=partial(console.waiting, out),
         )
@@ -119,12 +123,14 @@ def _watch(out: Console, cluster: LocalCluster, logs: LogDir) -> None:
             if child in given_up or child.running:
                 continue
             logs.worth_reading = True
-            console.error(child.obituary())
+            console.error(child.ending())
+            last_words = child.last_words()  # before the next life writes into the same log
             if child in restarted and child.age_s < SHORTEST_LIFE_S:
                 given_up.add(child)
                 console.error(f"{child.name} ended twice in a row and stays so")
             else:
                 restarted.add(child)
                 child.start()
-                out.print(f"{child.name} is started again")
+                out.print(f"{child.name} is started again, as pid {child.pid}")
+            console.stderr().print(last_words, markup=False, soft_wrap=True)
         time.sleep(WATCH_PERIOD_S)

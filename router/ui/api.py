@@ -21,7 +21,13 @@ from router.admin import Admin
 from router.fleet import Fleet
 from router.fleet_report import FleetReport
 from router.ui.history import PERIOD_S, History, Sample
-from router.wording import explained_as_dict, objection, replica_state
+from router.wording import (
+    explained_as_dict,
+    fleet_as_dict,
+    fleet_notes,
+    objection,
+    replica_state,
+)
 
 MAX_BRANCHES = 200
 """Of a page of a mirror."""
@@ -62,9 +68,9 @@ class Api:
         self._loop = asyncio.get_running_loop()
 
     def fleet(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """The router, and every replica now."""
+        """The router, every replica now, and who has just left."""
         _only(query)
-        recent = self._history.recent()
+        recent, listed = self._history.recent(), self._report.listed()
         return {
             "router": {
                 "version": version("prefixlb"),
@@ -78,8 +84,10 @@ class Api:
             },
             "replicas": [
                 _replica(status, recent.get(status.lease.replica_id, (0, 0)))
-                for status in self._report.statuses()
+                for status in listed.replicas
             ],
+            **fleet_as_dict(listed),
+            "notes": fleet_notes(listed),
         }
 
     def history(self, query: Mapping[str, str]) -> dict[str, Any]:

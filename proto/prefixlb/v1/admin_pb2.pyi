@@ -359,20 +359,62 @@ class ListReplicasResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REPLICAS_FIELD_NUMBER: _builtins.int
+    REDIS_AWAY_S_FIELD_NUMBER: _builtins.int
+    DEPARTURES_FIELD_NUMBER: _builtins.int
+    redis_away_s: _builtins.float
+    """For how long Redis has not answered this router; 0: it does, or is not asked. Meanwhile mirrors get no deltas."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]: ...
+    @_builtins.property
+    def departures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Departure]:
+        """Those that left within the last minute and have not come back, the last first; 16 at most."""
+
     def __init__(
         self,
         *,
         replicas: _abc.Iterable[Global___ReplicaStatus] | None = ...,
+        redis_away_s: _builtins.float = ...,
+        departures: _abc.Iterable[Global___Departure] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["departures", b"departures", "redis_away_s", b"redis_away_s", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListReplicasResponse: _TypeAlias = ListReplicasResponse  # noqa: Y015
+
+@_typing.final
+class Departure(_message.Message):
+    """A replica that is no longer in the fleet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    AGO_S_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    address: _builtins.str
+    why: _builtins.str
+    """Such as "its lease ended"."""
+    ago_s: _builtins.float
+    """How long ago it left."""
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+        why: _builtins.str = ...,
+        ago_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "ago_s", b"ago_s", "replica_id", b"replica_id", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Departure: _TypeAlias = Departure  # noqa: Y015
 
 @_typing.final
 class ReplicaStatus(_message.Message):

@@ -22,11 +22,14 @@ EXAMPLES = """examples:
 
 A trace is one JSON object a line, as Mooncake publishes them; `prefixlb hash-log` makes one:
   {"timestamp": MILLISECONDS, "input_length": TOKENS, "output_length": TOKENS, "hash_ids": [N, ...]}
-Each of hash_ids names a block of --block-size tokens with all before it, so that equal numbers
-are equal prefixes. Replicas are a model; the index and the pick are the ones that routers run.
+Each of hash_ids names a block of tokens with all before it, so that equal numbers are equal
+prefixes; a line's own "block_size" says of how many, else --block-size does. Replicas are a model;
+the index and the pick are the ones that routers run.
 Imbalance is the most prompt tokens that one replica computed, over the mean of all: 1 is even.
 """
 DEFAULT_POLICIES = "cost,cache_aware,least_load,round_robin"
+BLOCK_SIZE = 512
+"""As Mooncake's traces have it."""
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -67,7 +70,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("workload").add_argument
     add("--trace", type=Path, metavar="FILE", help="requests to play (default: made ones)")
-    add("--block-size", type=whole(1), default=512, metavar="N", help="tokens in a block")
+    add(
+        "--block-size",
+        type=whole(1),
+        metavar="N",
+        help=f"tokens in a block, where the trace does not say (default: {BLOCK_SIZE})",
+    )
     add("--tenants", type=whole(1), default=60, metavar="N", help="of made requests")
     add("--requests", type=whole(1), metavar="N", help="the first ones alone (made: 12000)")
     how_fast = parser.add_mutually_exclusive_group()
@@ -145,11 +153,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _workload(args: argparse.Namespace) -> Workload:
+    block_size = args.block_size or BLOCK_SIZE
     if args.trace:
-        workload = trace_file.read(args.trace, args.block_size)
+        workload = trace_file.read(args.trace, block_size)
+        if args.block_size not in (None, workload.block_size):
+            raise InvalidRequest(
+                f"--block-size {args.block_size}: {args.trace} says itself that its blocks have "
+                f"{workload.block_size} tokens"
+            )
     else:
         requests = args.requests or tenants.REQUESTS
-        workload = tenants.make(requests, args.tenants, args.block_size, args.seed)
+        workload = tenants.make(requests, args.tenants, block_size, args.seed)
     if args.requests:
         workload = workload.first(args.requests)
     if args.spread_s:

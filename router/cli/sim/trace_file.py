@@ -1,10 +1,10 @@
 """Traces in the format that Mooncake publishes: a JSON object a line."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from proto.errors import InvalidRequest
+from router.cli.json_line import json_object, shortened
 from router.cli.sim.workload import Request, Workload
 
 MAX_HASH = 2**64 - 1
@@ -20,9 +20,9 @@ def read(path: Path, block_size: int) -> Workload:
         with path.open(encoding="utf-8") as file:
             for number, text in enumerate(file, start=1):
                 if text.strip():
-                    lines.append((number, _object(text, f"{path}:{number}")))
+                    lines.append((number, json_object(text, f"{path}:{number}")))
     except OSError as error:
-        raise InvalidRequest(f"cannot read the trace: {error}") from error
+        raise InvalidRequest(f"cannot read the trace {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"{path} is not UTF-8 text: {error}") from error
     if not lines:
@@ -36,27 +36,17 @@ def read(path: Path, block_size: int) -> Workload:
     return Workload(path.name, sizes.pop(), requests).since(first_s)
 
 
-def _object(text: str, place: str) -> dict[str, Any]:
-    try:
-        line = json.loads(text)
-    except ValueError as error:
-        raise InvalidRequest(f"{place}: expected a JSON object, got {error}") from None
-    if not isinstance(line, dict):
-        raise InvalidRequest(f"{place}: expected a JSON object, got {_short(line)}")
-    return line
-
-
 def _request(line: dict[str, Any], place: str) -> Request:
     timestamp = line.get("timestamp")
     if isinstance(timestamp, bool) or not isinstance(timestamp, int | float) or timestamp < 0:
         raise InvalidRequest(
-            f"{place}: timestamp: expected milliseconds from 0 on, got {_short(timestamp)}"
+            f"{place}: timestamp: expected milliseconds from 0 on, got {shortened(timestamp)}"
         )
     hashes = line.get("hash_ids")
     if not isinstance(hashes, list) or not all(map(_is_hash, hashes)):
         raise InvalidRequest(
             f"{place}: hash_ids: expected a list of whole numbers from 0 to 2^64 - 1, "
-            f"got {_short(hashes)}"
+            f"got {shortened(hashes)}"
         )
     prompt = _whole(line, "input_length", place)
     return Request(timestamp / 1000, prompt, _whole(line, "output_length", place), hashes, place)
@@ -66,15 +56,10 @@ def _whole(line: dict[str, Any], name: str, place: str, default: int | None = No
     number = line.get(name, default)
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**31:
         raise InvalidRequest(
-            f"{place}: {name}: expected a whole number of tokens, got {_short(number)}"
+            f"{place}: {name}: expected a whole number of tokens, got {shortened(number)}"
         )
     return number
 
 
 def _is_hash(value: object) -> bool:
     return type(value) is int and 0 <= value <= MAX_HASH
-
-
-def _short(value: object) -> str:
-    text = "nothing" if value is None else json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."

@@ -89,7 +89,7 @@ export class FleetTable {
       if (this.body.rows[n] !== row) this.body.insertBefore(row, this.body.rows[n] ?? null);
     });
     const rest = found.length - shown.length;
-    const none = this.replicas.length ? "None is like that." : "No replica is here yet.";
+    const none = this.replicas.length ? "None is like that." : "";  // the notes say so
     say(byId("fleet-rest"), rest > 0 ? `and ${count(rest)} more` : shown.length ? "" : none);
   }
 

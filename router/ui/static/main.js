@@ -61,6 +61,7 @@ async function refresh() {
     now.show(fleet, history);
     charts.show(history);
     fleetTable.show(fleet.replicas);
+    say(byId("fleet-notes"), fleet.notes.join("; "));
     tree.offer(fleet.replicas);
     explain.offer(fleet.replicas);
     fresh(paused ? `Paused at ${clock(answeredS, true)}` : `As of ${clock(answeredS, true)}`, "");
