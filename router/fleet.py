@@ -138,7 +138,7 @@ class Fleet:
         """Why its membership ends, if it does."""
         mine = member.state.lease
         if not claims:
-            return "its lease ended"
+            return "it is no longer found"
         own = next((lease for lease in claims if lease.address == mine.address), None)
         if own is not None and not _same_replica(own, mine):
             return "it changed"

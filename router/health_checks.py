@@ -20,8 +20,8 @@ SILENT_AFTER_CHECKS = 2
 """Checks without an answer that make a replica silent, and suspect."""
 
 GIVE_UP_S = keys.LEASE_TTL_S
-"""Silent for this long, a replica loses the requests that wait for their first message, and its
-mirror what it holds: whoever finds replicas otherwise than by leases hears of no death."""
+"""Silent for this long, a replica loses the requests that wait for their first message. If its
+stream is silent too, so does its mirror what it holds: without leases nobody hears of a death."""
 
 VANISHED_S = 10.0
 """Without a sign of life for this long, be it a health check or a token, its answers end too: a
@@ -47,6 +47,7 @@ class HealthChecks:
                 case Health.SERVING if state.liveness is not Liveness.LIVE:
                     try:
                         mirror.epoch_is(await state.epoch())  # perhaps another life of it
+                        mirror.subscribed()  # still; where nothing is known any more it begins anew
                     except aio.AioRpcError:
                         continue  # it went away again; the next check decides
                     self._trust(state)
@@ -87,14 +88,15 @@ class HealthChecks:
         self._router.set_eligible(state.id, True)
 
     def _bear_silence(self, state: ReplicaState, mirror: Mirror, heard_s: float) -> None:
-        if state.silent_checks >= SILENT_AFTER_CHECKS:
-            self.suspect(state, f"{state.silent_checks} health checks without an answer")
+        if state.silent_checks < SILENT_AFTER_CHECKS:
+            return  # however long ago the one before was: perhaps it is us who slept
+        self.suspect(state, f"{state.silent_checks} health checks without an answer")
         if self._clock() - heard_s >= GIVE_UP_S:
             state.give_up_unanswered("it is silent")
-        without_a_sign_s = self._clock() - max(heard_s, state.heard_s)
-        if without_a_sign_s >= GIVE_UP_S:
+        heard_s = max(heard_s, state.heard_s)
+        if self._clock() - max(heard_s, mirror.heard_s) >= GIVE_UP_S:
             mirror.forget("its replica is silent")
-        if without_a_sign_s >= VANISHED_S:
+        if self._clock() - heard_s >= VANISHED_S:
             state.end_calls("it is silent")
 
     async def _pause(self, state: ReplicaState) -> None:

@@ -103,6 +103,8 @@ class Mirror:
     ) -> None:
         self.state = MirrorState.COLD
         self.totals = MirrorTotals()
+        self.heard_s = float("-inf")
+        """When its stream's last batch came, whatever was in it."""
         self._replica = replica
         self._router = router
         self._snapshot = snapshot
@@ -128,6 +130,7 @@ class Mirror:
     def batch(self, data: bytes) -> None:
         """The stream's next batch, serialised."""
         self.totals.batches += 1
+        self.heard_s = self._clock()
         self._take(data)
         for follower in self._followers:
             follower(data)
@@ -169,8 +172,9 @@ class Mirror:
             self._new_epoch(epoch)
 
     def forget(self, why: str) -> None:
-        """Its replica may be dead: keep nothing of it. The next batch that comes asks anew."""
-        if self._router.mirror(self._replica).epoch == 0:
+        """Its replica may be dead: keep nothing of it until it shows life."""
+        at = self._router.mirror(self._replica)
+        if (at.epoch, at.count) == (0, 0):
             return
         self._router.clear(self._replica)
         if self.state is MirrorState.STREAMING:

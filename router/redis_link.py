@@ -41,7 +41,8 @@ class RedisLink:
     @property
     def away_s(self) -> float:
         """For how long every command has failed; 0 if the last one did not."""
-        return 0.0 if self._failed_s is None else self._clock() - self._failed_s
+        failed_s = self._failed_s  # read once: other threads ask, too
+        return 0.0 if failed_s is None else self._clock() - failed_s
 
     def answered(self) -> None:
         """A command succeeded."""

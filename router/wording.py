@@ -37,7 +37,7 @@ def _left(departure: Departure) -> str:
 
 def redis_away(away_s: float) -> str:
     """That it is, and what follows."""
-    return f"Redis has been away for {away_s:.0f} s: mirrors get no deltas"
+    return f"Redis has been away for {away_s:.0f} s: what mirrors and leases say may be old"
 
 
 def fleet_as_dict(listed: ListReplicasResponse) -> dict[str, Any]:

@@ -115,10 +115,10 @@ async def test_status_says_below_why_a_replica_is_not_used(router: FakeRouter) -
     )
 
 
-LEFT = Departure(replica_id="replica-2", address="h:1", why="its lease ended", ago_s=8.4)
+LEFT = Departure(replica_id="replica-2", address="h:1", why="it is no longer found", ago_s=8.4)
 NOTES = [
-    "replica-2 left 8 s ago: its lease ended",
-    "Redis has been away for 12 s: mirrors get no deltas",
+    "replica-2 left 8 s ago: it is no longer found",
+    "Redis has been away for 12 s: what mirrors and leases say may be old",
 ]
 
 
@@ -137,7 +137,12 @@ async def test_status_and_top_say_below_who_left_and_that_redis_is_away(
     for each in (said, shown):
         assert each["redis_away_s"] == 12.0
         assert each["departures"] == [
-            {"replica_id": "replica-2", "address": "h:1", "why": "its lease ended", "ago_s": 8.4}
+            {
+                "replica_id": "replica-2",
+                "address": "h:1",
+                "why": "it is no longer found",
+                "ago_s": 8.4,
+            }
         ]
 
 
@@ -147,7 +152,7 @@ async def test_status_and_top_say_below_who_left_and_that_redis_is_away(
         (ListReplicasResponse(), ["no replica is in the fleet"]),
         (
             ListReplicasResponse(departures=[LEFT]),
-            ["no replica is in the fleet; replica-2 left 8 s ago (its lease ended)"],
+            ["no replica is in the fleet; replica-2 left 8 s ago (it is no longer found)"],
         ),
         (
             ListReplicasResponse(replicas=[ReplicaStatus(refusal="id: taken")], redis_away_s=12),

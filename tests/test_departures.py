@@ -28,7 +28,7 @@ def test_the_last_to_leave_are_told_for_a_minute_unless_they_come_back() -> None
     def told() -> list[tuple[str, float]]:
         return [(each.lease.replica_id, ago_s) for each, ago_s in departures]
 
-    departures.add(lease(0), "its lease ended")
+    departures.add(lease(0), "it is no longer found")
     clock.advance(5)
     departures.add(lease(1), "it changed")
     assert told() == [("r1", 0), ("r0", 5)]
@@ -74,7 +74,7 @@ async def test_a_replica_that_died_is_told_until_it_is_back(redis_url: str) -> N
         await until(lambda: not router.parts.fleet.members, 15.0, "it leaves")
         (left,) = (await listed(router)).departures
         assert (left.replica_id, left.address) == ("r0", r0.address)
-        assert left.why == "its lease ended" and 0 <= left.ago_s < 5
+        assert left.why == "it is no longer found" and 0 <= left.ago_s < 5
         page = (await ask(router.running.metrics_port, "/ui/api/fleet")).json
         assert page["departures"][0]["replica_id"] == "r0" and page["redis_away_s"] == 0
         assert page["notes"][0].startswith("no replica is in the fleet; r0 left ")
@@ -97,9 +97,7 @@ async def test_a_redis_that_is_away_is_told_and_is_why_an_audit_cannot_tell() ->
             r0.seq += 1  # the mirror does not hear of it
             (undecided,) = await audit(router)
             assert undecided.outcome == admin_pb2.AUDIT_OUTCOME_UNDECIDED
-            assert re.fullmatch(
-                r"Redis has been away for \d s: mirrors get no deltas", undecided.detail
-            )
+            assert re.fullmatch(r"Redis has been away for \d+ s: .*", undecided.detail)
             assert (await listed(router)).redis_away_s > 1
             page = (await ask(router.running.metrics_port, "/ui/api/fleet")).json
             assert page["redis_away_s"] > 1 and "Redis has been away" in page["notes"][-1]

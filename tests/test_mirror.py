@@ -94,6 +94,12 @@ async def test_what_a_silent_replica_held_goes_and_comes_back_with_its_next_batc
         assert story.equal()
         assert story.mirror.totals.snapshots == 2
 
+        story.mirror.forget("silent")
+        story.mirror.epoch_is(story.epoch)
+        story.mirror.subscribed()  # it answers again, and no batch comes: Redis is away
+        await story.settle()
+        assert story.equal()
+
         story.snapshot_gate.clear()
         story.change()
         story.mirror.batch(story.change())

@@ -247,8 +247,8 @@ async def test_h2load_has_every_call_of_many_connections_and_streams_answered(
         said = out.decode() + errors
         assert code == 0 and "400 succeeded, 0 failed, 0 errored, 0 timeout" in said, said
         assert "status codes: 400 2xx, 0 3xx, 0 4xx, 0 5xx" in said
+        await router.nothing_left()
         assert 'prefixlb_router_requests_total{code="OK",model="tiny"} 400.0' in (
             await router.metrics()
         )
         assert len(r0.served) == 400 and all(served.complete for served in r0.served)
-        await router.nothing_left()

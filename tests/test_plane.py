@@ -68,9 +68,7 @@ def holds_back(fd: int) -> bool:
         return not shared.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_neither_a_client_nor_a_replica_waits_for_more_than_a_small_write(
-    redis_url: str,
-) -> None:
+async def test_small_writes_to_clients_and_replicas_are_not_held_back(redis_url: str) -> None:
     r0 = FakeReplica("r0", redis_url)
     async with replicas(r0), live_router(redis_url) as router:
         await router.synced(r0)

@@ -227,7 +227,7 @@ async def test_all_is_readable_by_day_by_night_and_on_a_phone(
 
 async def test_a_hostile_name_is_text_wherever_it_is_shown(redis_url: str) -> None:
     async with a_fleet_at_work(redis_url) as (router, url, _), opened(url) as page:
-        router.parts.fleet.departures.add(Lease(replica_id=f"{HOSTILE}9"), "its lease ended")
+        router.parts.fleet.departures.add(Lease(replica_id=f"{HOSTILE}9"), "it is no longer found")
         left = page.locator("#fleet-notes").filter(has_text=f"{HOSTILE}9 left ")
         await expect(left).to_be_visible(timeout=2 * PERIOD_MS)
         await expect(page.locator("#fleet tbody b").filter(has_text=HOSTILE)).to_be_visible()

@@ -68,7 +68,8 @@ def run(argv: Sequence[str] | None) -> int:
     if "module" in args:
         return launch.run(args.module, rest)
     if rest:
-        advice = "; a prompt of several words goes in quotes" if "text" in args else ""
+        is_prompt = "text" in args and not any(each.startswith("-") for each in rest)
+        advice = "; a prompt of several words goes in quotes" if is_prompt else ""
         refuse(known.get(args.command, parser), rest, advice)
     if "run" not in args:
         parser.print_help()

@@ -14,7 +14,10 @@ def json_object(text: str, place: str) -> dict[str, Any]:
         raise InvalidRequest(
             f"{place}: expected a JSON object ({error.msg} at character {error.pos + 1})"
         ) from None
-    except ValueError as error:  # a number of thousands of digits
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # a number of thousands of digits; ever deeper lists
         raise InvalidRequest(f"{place}: expected a JSON object ({error})") from None
     if not isinstance(line, dict):
         raise InvalidRequest(f"{place}: expected a JSON object, got {shortened(line)}")

@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
             f"port {args.port} of {HOST} is taken, perhaps by another cluster: "
             "choose one with --port"
         )
-    has_usual = args.port != METRICS_PORT and is_free(METRICS_PORT, HOST)
     model = args.model or fetch_model()
+    has_usual = args.port != METRICS_PORT and is_free(METRICS_PORT, HOST)
     out.print(f"starting Redis, {args.replicas} replicas and a router ...")
     with log_dir() as logs:
         cluster = LocalCluster(

@@ -362,7 +362,7 @@ class ListReplicasResponse(_message.Message):
     REDIS_AWAY_S_FIELD_NUMBER: _builtins.int
     DEPARTURES_FIELD_NUMBER: _builtins.int
     redis_away_s: _builtins.float
-    """For how long Redis has not answered this router; 0: it does, or is not asked. Meanwhile mirrors get no deltas."""
+    """For how long all commands to Redis, or those for deltas, or for leases, have failed; 0: the last ones did not."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]: ...
     @_builtins.property
@@ -397,7 +397,7 @@ class Departure(_message.Message):
     replica_id: _builtins.str
     address: _builtins.str
     why: _builtins.str
-    """Such as "its lease ended"."""
+    """Such as "it is no longer found"."""
     ago_s: _builtins.float
     """How long ago it left."""
     def __init__(

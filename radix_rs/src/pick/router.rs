@@ -308,10 +308,10 @@ impl Router {
         matched: &mut dyn FnMut(),
     ) -> Option<Pick> {
         let mut core = self.core();
-        let is_same = core.block_size(prompt.model) == Some(prompt.block_size);
-        is_same
-            .then(|| core.pick(prompt, exclude, now_s, matched))
-            .flatten()
+        if core.block_size(prompt.model) != Some(prompt.block_size) {
+            return None;
+        }
+        core.pick(prompt, exclude, now_s, matched)
     }
 
     /// What `pick` would say, with ticket 0; leaves everything as it is.
@@ -365,9 +365,14 @@ impl Router {
         self.core().check()
     }
 
+    /// Of a model's blocks, in tokens; None if nobody serves that.
+    pub(crate) fn block_size(&self, model: &str) -> Option<u32> {
+        self.core().block_size(model)
+    }
+
     /// The prompt's chain in blocks of its model, and their size; None if nobody serves that.
     pub(crate) fn hash<T: TokenId>(&self, prompt: Prompt<'_, T>) -> Option<(Vec<u64>, u32)> {
-        let block_size = self.core().block_size(prompt.model)?;
+        let block_size = self.block_size(prompt.model)?;
         let key = &self.hash_key;
         let seed = namespace_seed(key, prompt.model, prompt.extra_key, prompt.cache_salt);
         let mut chain = Vec::with_capacity(prompt.tokens.len() / block_size as usize);

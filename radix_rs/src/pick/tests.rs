@@ -11,7 +11,7 @@ use prost::Message;
 use super::test_fleet::{
     BLOCK, apply, batch, chain, fleet, idle, pick, prompt, router, stored, tokens, waiting,
 };
-use super::{PolicyKind, Reason, Router, Rules};
+use super::{Hashed, PolicyKind, Reason, Router, Rules};
 use crate::delta::{Dropped, Event, Expected, Load, PrefillOrder, Removed, Stored};
 use crate::error::RouterError;
 use crate::index::Outcome;
@@ -31,6 +31,25 @@ fn a_prompt_goes_where_its_prefix_is() {
         ("r2", Reason::Prefix)
     );
     assert_eq!((picked.matched, picked.available), (40, 40));
+}
+
+#[test]
+fn a_chain_of_other_blocks_than_the_model_s_finds_nobody() {
+    let router = fleet(PolicyKind::Cost, 1);
+    let text = tokens(0, 40);
+    let (chain, block_size) = router.hash(prompt(&text)).unwrap();
+    let picked = |block_size| {
+        let hashed = Hashed {
+            model: "m",
+            chain: &chain,
+            block_size,
+            tokens: 40,
+        };
+        router.pick_hashed(&hashed, &[], 0.0, &mut || ())
+    };
+    assert_eq!(block_size, BLOCK);
+    assert!(picked(BLOCK).is_some());
+    assert!(picked(2 * BLOCK).is_none());
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(crate) struct Bodies {
     came: Came,
     request: Request,
     pub prompt: Prompt,
-    /// Its chain and the size of its blocks, once a replica was picked for it.
+    /// Its chain and the size of its blocks, once it was hashed.
     chain: Option<(Vec<u64>, u32)>,
     made_id: String,
     /// What was made for replicas of the same tokenizer, and for others; kept for another try.
@@ -60,28 +60,38 @@ impl Bodies {
 
     /// The replica for it, where it is in flight from now on; None if none can be picked. Calls `matched` once it is
     /// known how much each one holds.
+    ///
+    /// # Errors
+    /// There is no memory left for the chain.
     pub fn pick(
         &mut self,
         router: &Router,
         exclude: &[String],
         now_s: f64,
         matched: &mut dyn FnMut(),
-    ) -> Option<Pick> {
-        if self.chain.is_none() {
+    ) -> Result<Option<Pick>, Refusal> {
+        let model = &self.prompt.model;
+        let known = self.chain.as_ref();
+        if known.is_none_or(|(_, size)| router.block_size(model) != Some(*size)) {
             self.chain = if self.prompt.tokens.is_empty() {
                 router.hash(self.asked(&ids(self.message())))
             } else {
                 router.hash(self.asked(&self.prompt.tokens))
             };
+            let chain = self.chain.as_ref();
+            self.held
+                .add(chain.map_or(0, |(chain, _)| size_of_val(&**chain)))?;
         }
-        let (chain, block_size) = self.chain.as_ref()?;
+        let Some((chain, block_size)) = &self.chain else {
+            return Ok(None);
+        };
         let hashed = Hashed {
             model: &self.prompt.model,
             chain,
             block_size: *block_size,
             tokens: self.prompt.num_tokens as u64,
         };
-        router.pick_hashed(&hashed, exclude, now_s, matched)
+        Ok(router.pick_hashed(&hashed, exclude, now_s, matched))
     }
 
     fn asked<'a, T>(&'a self, tokens: &'a [T]) -> Asked<'a, T> {

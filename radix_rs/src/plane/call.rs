@@ -270,7 +270,7 @@ async fn try_replicas(
         let trace = &mut course.trace;
         trace.begin("match");
         let now_s = plane.clock.now_s();
-        let picked = bodies.pick(&plane.router, &failed, now_s, &mut || trace.begin("pick"));
+        let picked = bodies.pick(&plane.router, &failed, now_s, &mut || trace.begin("pick"))?;
         trace.end();
         let Some(pick) = picked else {
             break;

@@ -220,7 +220,8 @@ pub(crate) fn ids(message: &[u8]) -> Cow<'_, [WireId]> {
         } => Some(prompt),
         _ => None,
     });
-    let mut pieces = prompt.into_iter().flat_map(pieces).flatten();
+    let pieces = prompt.into_iter().flat_map(pieces).flatten();
+    let mut pieces = pieces.filter(|piece| !piece.is_empty());
     let mut ids = Cow::Borrowed(pieces.next().unwrap_or_default());
     for piece in pieces {
         ids.to_mut().extend_from_slice(piece);
