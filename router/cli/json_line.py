@@ -17,7 +17,7 @@ def json_object(text: str, place: str) -> dict[str, Any]:
     except (
         ValueError,
         RecursionError,
-    ) as error:  # a number of thousands of digits; ever deeper lists
+    ) as error:  # long numbers, deep lists
         raise InvalidRequest(f"{place}: expected a JSON object ({error})") from None
     if not isinstance(line, dict):
         raise InvalidRequest(f"{place}: expected a JSON object, got {shortened(line)}")
