@@ -65,6 +65,7 @@ class Fleet:
         self._tokenizers = tokenizers
         self._tasks = tasks
         self._rng = rng
+        self._clock = clock
         self._health_checks = HealthChecks(router=router, clock=clock)
         self.members: dict[str, Member] = {}
         self.refusals = Refusals(clock=clock)
@@ -182,7 +183,13 @@ class Fleet:
         self.refusals.lift(lease)
         self.departures.lift(name)
         self._remember(lease.model)
-        mirror = Mirror(name, router=self._router, snapshot=state.snapshot, rng=self._rng)
+        mirror = Mirror(
+            name,
+            router=self._router,
+            snapshot=state.snapshot,
+            rng=self._rng,
+            clock=self._clock,
+        )
         tasks = (
             self._tasks.create_task(mirror.run(), name=f"mirror {name}"),
             self._tasks.create_task(self._health_checks.run(state, mirror), name=f"health {name}"),

@@ -112,6 +112,8 @@ class Mirror:
         self._sleep = sleep
         self._clock = clock
         self._wanted = asyncio.Event()
+        self._comes = False
+        """A snapshot does, or is waited for."""
         self._held: deque[Held] = deque()
         self._held_bytes = 0
         self._last: tuple[int, int, int] | None = None
@@ -174,8 +176,8 @@ class Mirror:
     def forget(self, why: str) -> None:
         """Its replica may be dead: keep nothing of it until it shows life."""
         at = self._router.mirror(self._replica)
-        if (at.epoch, at.count) == (0, 0):
-            return
+        if self._comes or (at.epoch, at.count) == (0, 0):
+            return  # what has come of a snapshot goes with it, if it breaks off
         self._router.clear(self._replica)
         if self.state is MirrorState.STREAMING:
             self._move(MirrorState.COLD, why)
@@ -210,11 +212,14 @@ class Mirror:
     async def _take_snapshot(self) -> None:
         self.totals.snapshots += 1
         before = set(self._seen)
+        self._comes = True
         try:
             applied = await apply_snapshot(self._router, self._replica, self._snapshot())
         except SnapshotUnproven:
             self.totals.mismatches += 1
             raise
+        finally:
+            self._comes = False
         self._last = None
         self._see(applied.epoch)
         # Epochs heard of before the snapshot was asked for, and not its own, are over.

@@ -65,7 +65,7 @@ class RedisLink:
 
     def rests(self) -> None:
         """Nobody asks now; how the last command ended says nothing any more."""
-        self._failed_s = None
+        self._failed_s = self._told = None
 
     def sets_aside(self, bad: Mapping[str, str]) -> None:
         """All that cannot be read now; each is told once, and no more than MAX_TOLD."""

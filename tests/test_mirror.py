@@ -111,6 +111,24 @@ async def test_what_a_silent_replica_held_goes_and_comes_back_with_its_next_batc
         assert story.equal()
 
 
+async def test_nothing_is_forgotten_while_a_snapshot_comes() -> None:
+    story = Story()
+    async with Told(story):
+        story.change()
+        await streaming(story)
+        known = story.router.mirror("r").count
+        story.snapshot_gate.clear()
+        story.change()
+        story.mirror.batch(story.change())
+        await story.settle()  # it is asked for, and nothing of it is here
+        story.mirror.forget("silent")
+        assert story.router.mirror("r").count == known > 0
+        story.snapshot_gate.set()
+        await story.settle()
+        assert story.equal()
+        assert story.mirror.totals.mismatches == 0
+
+
 async def test_late_batches_of_an_epoch_that_is_over_do_no_harm() -> None:
     story = Story()
     async with Told(story):

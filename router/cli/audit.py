@@ -50,13 +50,13 @@ def run(args: argparse.Namespace) -> int:
     status = console.stderr().status("comparing trees block by block ...")
     with mine.channel(args.router) as channel, from_status(), status:
         admin = AdminStub(channel)
-        listed = admin.ListReplicas(ListReplicasRequest(), metadata=mine.metadata)
         for each in admin.Audit(request, metadata=mine.metadata):
             audited.append(each)
             if args.json:
                 print(json.dumps(as_dict(each)), flush=True)
-    if not args.json:
-        console.stdout().print(console.noted(audit_table(audited), fleet_notes(listed)))
+        if not args.json:
+            listed = admin.ListReplicas(ListReplicasRequest(), metadata=mine.metadata)
+            console.stdout().print(console.noted(audit_table(audited), fleet_notes(listed)))
     return 0 if audited and all(outcome(each) == "equal" for each in audited) else 1
 
 

@@ -365,7 +365,7 @@ impl Router {
         self.core().check()
     }
 
-    /// Of a model's blocks, in tokens; None if nobody serves that.
+    /// The size of a model's blocks, in tokens; None if nobody serves that.
     pub(crate) fn block_size(&self, model: &str) -> Option<u32> {
         self.core().block_size(model)
     }
