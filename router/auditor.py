@@ -136,7 +136,7 @@ class Auditor:
             extra_hashes=extra_hashes,
         )
 
-    async def _next(self, batches: "asyncio.Queue[bytes]") -> bytes:
+    async def _next(self, batches: asyncio.Queue[bytes]) -> bytes:
         """Raises Unheard once it is in vain to wait."""
         while True:
             with suppress(TimeoutError):

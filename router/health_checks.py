@@ -93,10 +93,10 @@ class HealthChecks:
         self.suspect(state, f"{state.silent_checks} health checks without an answer")
         if self._clock() - heard_s >= GIVE_UP_S:
             state.give_up_unanswered("it is silent")
-        heard_s = max(heard_s, state.heard_s)
-        if self._clock() - max(heard_s, mirror.heard_s) >= GIVE_UP_S:
+        alive_s = max(heard_s, state.heard_s)
+        if self._clock() - max(alive_s, mirror.heard_s) >= GIVE_UP_S:
             mirror.forget("its replica is silent")
-        if self._clock() - heard_s >= VANISHED_S:
+        if self._clock() - alive_s >= VANISHED_S:
             state.end_calls("it is silent")
 
     async def _pause(self, state: ReplicaState) -> None:

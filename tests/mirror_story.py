@@ -113,6 +113,14 @@ class Told:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
+async def kept_waiting(story: Story) -> None:
+    """A gap makes the mirror ask for a snapshot, which does not come yet."""
+    story.snapshot_gate.clear()
+    story.change()
+    story.mirror.batch(story.change())
+    await story.settle()
+
+
 async def streaming(story: Story) -> None:
     story.mirror.subscribed()
     await story.settle()

@@ -7,7 +7,7 @@ import pytest
 import radix_rs
 from proto.prefixlb.v1.delta_pb2 import DeltaBatch, DeltaEvent, Removed, Stored
 from router.mirror import CALM_S, HELD_BYTES, JITTER_S, MAX_JITTER_S, MirrorState
-from tests.mirror_story import BLOCK_SIZE, Story, Told, streaming
+from tests.mirror_story import BLOCK_SIZE, Story, Told, kept_waiting, streaming
 
 
 async def test_cold_until_subscribed_then_one_snapshot_then_streaming() -> None:
@@ -63,10 +63,7 @@ async def test_what_is_known_stays_in_use_through_a_gap_and_not_through_a_new_ep
             story.change()
         await streaming(story)
         known = story.router.mirror("r").count
-        story.snapshot_gate.clear()
-        story.change()
-        story.mirror.batch(story.change())
-        await story.settle()
+        await kept_waiting(story)
         assert story.router.mirror("r").count == known > 0
         story.snapshot_gate.set()
         await story.settle()
@@ -117,10 +114,7 @@ async def test_nothing_is_forgotten_while_a_snapshot_comes() -> None:
         story.change()
         await streaming(story)
         known = story.router.mirror("r").count
-        story.snapshot_gate.clear()
-        story.change()
-        story.mirror.batch(story.change())
-        await story.settle()  # it is asked for, and nothing of it is here
+        await kept_waiting(story)
         story.mirror.forget("silent")
         assert story.router.mirror("r").count == known > 0
         story.snapshot_gate.set()

@@ -14,10 +14,7 @@ def json_object(text: str, place: str) -> dict[str, Any]:
         raise InvalidRequest(
             f"{place}: expected a JSON object ({error.msg} at character {error.pos + 1})"
         ) from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # long numbers, deep lists
+    except (ValueError, RecursionError) as error:  # long numbers, deep lists
         raise InvalidRequest(f"{place}: expected a JSON object ({error})") from None
     if not isinstance(line, dict):
         raise InvalidRequest(f"{place}: expected a JSON object, got {shortened(line)}")
